@@ -1,11 +1,8 @@
 # Agent-Reach. `make help` lists what there is. Every target does its own set-up; nothing else is needed
 # than make and Python 3.11 or newer.
 
-SHELL := /bin/bash
-.SHELLFLAGS := -euo pipefail -c
-.ONESHELL:
-.DELETE_ON_ERROR:
-MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Written for any make since GNU make 3.81 (macOS still ships it) and any POSIX shell.
+MAKEFLAGS += --no-print-directory
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -34,7 +31,7 @@ check: lint types imports test ## Everything that must pass: style, types, floor
 
 lint: $(READY)
 	@$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(BIN)/ruff format --check .
 
 types: $(READY)
 	@$(BIN)/mypy $(CODE)
@@ -55,43 +52,44 @@ lock: $(READY) ## Choose the newest versions of every dependency, and write requ
 	@$(BIN)/python -m piptools compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe \
 	    --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-	    --output-file requirements.lock.new pyproject.toml
-	{ echo '# Every dependency of every extra, with the hashes of its files. Written by `make lock`.'; \
-	  cat requirements.lock.new; } > requirements.lock
-	rm requirements.lock.new
-	grep -c '==' requirements.lock | sed 's/$$/ packages locked/'
+	    --output-file .venv/requirements.new pyproject.toml
+	@{ echo '# Every dependency of every extra, with the hashes of its files. Written by `make lock`.'; \
+	   cat .venv/requirements.new; } > requirements.lock
+	@echo "$$(grep -c '==' requirements.lock) packages locked"
 
 setup: $(READY) ## Only set up: .venv, with the locked dependencies and this project
 
 clean: ## Remove everything that was made here, the virtual environment too
 	@rm -rf $(VENV) dist build .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Done again only when the lock or the project file changed. A virtual environment whose Python is gone or
 # too old is made anew; the stamp is written last, so that an interrupted set-up is taken up again.
 $(READY): requirements.lock pyproject.toml
-	@python=
-	for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11 python3.14 python); do
-	    if "$$candidate" -c '$(NEEDED)' 2>/dev/null; then python=$$candidate; break; fi
-	done
-	if [ -z "$$python" ]; then
-	    echo "Agent-Reach needs Python 3.11 or newer. Found here: $$(python3 --version 2>&1 || echo 'no python3')." >&2
-	    echo "Install one (Debian, Ubuntu: apt install python3.11 python3.11-venv; macOS: brew install python)," >&2
-	    echo "or name it: make PYTHON=/path/to/python3.12 $(or $(MAKECMDGOALS),help)" >&2
-	    exit 1
-	fi
-	if ! $(BIN)/python -c '$(NEEDED)' 2>/dev/null || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then
-	    if ! "$$python" -c 'import venv, ensurepip' 2>/dev/null; then
-	        version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-	        echo "$$python ($$version) cannot make virtual environments: its venv module is not installed." >&2
-	        echo "Debian, Ubuntu: apt install python$$version-venv; elsewhere, install a complete Python." >&2
-	        exit 1
-	    fi
-	    echo "Setting up $(VENV) with $$("$$python" --version) …"
-	    rm -rf $(VENV)
-	    "$$python" -m venv $(VENV)
-	fi
-	echo "Installing the locked dependencies …"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@set -eu; \
+	python=; \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11 python); do \
+	    if "$$candidate" -c '$(NEEDED)' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    found=$$("$(or $(PYTHON),python3)" --version 2>&1) || found='none'; \
+	    echo "Agent-Reach needs Python 3.11 or newer. Found: $$found." >&2; \
+	    echo "Install one (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python)," >&2; \
+	    echo "or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; \
+	    exit 1; \
+	fi; \
+	if ! $(BIN)/python -c '$(NEEDED)' 2>/dev/null || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	    if ! "$$python" -c 'import venv, ensurepip' 2>/dev/null; then \
+	        version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	        echo "Python $$version here cannot make virtual environments: its venv module is missing." >&2; \
+	        echo "Debian, Ubuntu: apt install python$$version-venv; elsewhere, install a complete Python." >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "Setting up $(VENV) with $$("$$python" --version) …"; \
+	    rm -rf $(VENV); \
+	    "$$python" -m venv $(VENV); \
+	fi; \
+	echo "Installing the locked dependencies …"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
 	touch $@
