@@ -1,0 +1,54 @@
+"""What an agent says about itself.
+
+A card is what others may check a call against: names, schemas, limits, whether a capability is idempotent.
+Figures that an agent could flatter itself with (latency, success, cost) are first estimates only; the
+supervisor measures them. Until there is a supervisor, cards travel in the metadata of `$SRV.INFO`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class CapabilityCard(_Message):
+    """One capability of one agent. Schemas are JSON Schema (top level is checked by callers)."""
+
+    tag: str
+    description: str = ""
+    kind: Literal["request", "stream", "task"] = "request"
+    weight: float = Field(default=1.0, ge=0)
+    priority: int = 10
+    idempotent: bool = False
+    timeout_s: float | None = None
+    timeout_hint_ms: int | None = None
+    max_concurrency: int | None = None
+    max_payload_bytes: int = 32 * 1024 * 1024
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+    slow_ms: int | None = None
+
+
+class Card(_Message):
+    """One instance of one agent. `generation` is its start in epoch milliseconds."""
+
+    agent_id: str
+    instance: str
+    generation: int
+    version: str = "0.0.0"
+    display_name: str = ""
+    owner: str = ""
+    endpoint: str = "nats"
+    protocol: str = "reach/1"
+    capabilities: tuple[CapabilityCard, ...] = ()
+    supported_langs: tuple[str, ...] = ()
+    region: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    lease_ttl_s: float = 30.0
+    ready: bool = True
+    health: str = "healthy"

@@ -1,0 +1,110 @@
+"""The subjects, each built in one place.
+
+Callers hand in names that `reach.wire.names` has checked; these functions only join them. The table of
+who publishes what to whom is in `docs/reference/subjects.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+QUEUE: Final = "reach"
+"""The one queue group of request subjects."""
+
+
+def cap(capability: str) -> str:
+    """Every instance of the best usable tier, through the queue group."""
+    return "cap." + capability
+
+
+def everyone(capability: str) -> str:
+    """Every instance: broadcast."""
+    return "all." + capability
+
+
+def lane(provider: str, capability: str) -> str:
+    """The instances of one provider, through the queue group."""
+    return f"lane.{provider}.{capability}"
+
+
+def inst(instance: str, capability: str) -> str:
+    """One instance, directly."""
+    return f"inst.{instance}.{capability}"
+
+
+def ctl(instance: str, verb: str) -> str:
+    """A control message to one instance: ping, membership, drain, cancel, credit."""
+    return f"ctl.{instance}.{verb}"
+
+
+def reply_inbox(client: str) -> str:
+    """Inbox prefix of one client; replies go to `<prefix>.<token>`."""
+    return "reply." + client
+
+
+def gone(instance: str, generation: int | str) -> str:
+    """An instance's connection ended (from the sentinel or the supervisor)."""
+    return f"reach.gone.{instance}.{generation}"
+
+
+def suspect(capability: str) -> str:
+    """A call of this capability got no frame in time."""
+    return "reach.suspect." + capability
+
+
+def outcomes(client: str) -> str:
+    """Counted outcomes of one caller."""
+    return "reach.outcomes." + client
+
+
+def heartbeat(instance: str) -> str:
+    """Heartbeat of one instance."""
+    return "reach.heartbeat." + instance
+
+
+def goodbye(instance: str) -> str:
+    """An instance leaves in good order."""
+    return "reach.goodbye." + instance
+
+
+def record(tenant: str) -> str:
+    """Batches of call records."""
+    return "reach.record." + tenant
+
+
+def alert(kind: str) -> str:
+    """Something a person should know."""
+    return "reach.alert." + kind
+
+
+REGISTER: Final = "reach.register"
+"""Registration requests of instances."""
+
+GONE_ALL: Final = "reach.gone.*.*"
+"""What a caller listens to for ended instances."""
+
+
+def capability_of(subject: str) -> tuple[str, str]:
+    """Split a request subject into its kind and capability: `cap.a.b` gives `("cap", "a.b")`.
+
+    Understands `cap`, `all`, `lane.<provider>`, `inst.<instance>` and `t.<tenant>.cap`. Raises `ValueError`
+    for anything else.
+    """
+    kind, _, rest = subject.partition(".")
+    if kind in {"cap", "all"} and rest:
+        return kind, rest
+    if kind in {"lane", "inst"}:
+        _, _, capability = rest.partition(".")
+        if capability:
+            return kind, capability
+    if kind == "t":
+        _, _, inner = rest.partition(".")
+        if inner.startswith("cap.") and len(inner) > len("cap."):
+            return "cap", inner[4:]
+    msg = f"{subject!r} is not a request subject"
+    raise ValueError(msg)
+
+
+def tenant_of(subject: str) -> str | None:
+    """Give the tenant that a subject itself names (`t.<tenant>.cap.…`), which wins over the body."""
+    return subject.split(".", 2)[1] if subject.startswith("t.") else None
