@@ -1,0 +1,52 @@
+"""The life of an instance: that it is there, that it leaves, that it is gone.
+
+`Heartbeat` and `Goodbye` come from the instance itself. `Gone` comes from whoever saw its connection end
+(the sentinel, from the server's own disconnect events) and lets callers judge at once what that instance
+had accepted, instead of waiting for each call's deadline.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Heartbeat(_Message):
+    """An instance is there. `at` is epoch milliseconds; `inflight` counts what its handlers are doing now."""
+
+    agent_id: str
+    instance: str
+    generation: int = Field(ge=0)
+    at: int = Field(ge=0)
+    ready: bool = True
+    health: str = "healthy"
+    inflight: int = Field(default=0, ge=0)
+    lease_ttl_s: float = Field(default=30.0, gt=0)
+
+
+class Goodbye(_Message):
+    """An instance leaves in good order: it takes no new work, and its lease need not run out."""
+
+    agent_id: str
+    instance: str
+    generation: int = Field(ge=0)
+    at: int = Field(ge=0)
+    reason: Literal["stop", "drain"] = "stop"
+
+
+class Gone(_Message):
+    """An instance's connection ended and did not come back.
+
+    `capabilities` names what it served, where whoever reports it knows; empty means "not known".
+    """
+
+    instance: str
+    generation: int = Field(ge=0)
+    at: int = Field(ge=0)
+    cause: Literal["disconnected", "kicked", "lease"] = "disconnected"
+    capabilities: tuple[str, ...] = ()
