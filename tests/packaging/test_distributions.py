@@ -4,33 +4,16 @@ The wheel is built from the source archive, as whoever packages us would do it, 
 """
 
 import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Promised in design.md: what a user's machine gets from us stays light.
 MAX_WHEEL_BYTES = 400_000
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 DIST_INFO = f"agent_reach-{VERSION}.dist-info"
-
-
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the freshly built sdist and wheel."""
-    folder = tmp_path_factory.mktemp("dist")
-    built = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    return folder
 
 
 def wheel_names(dist: Path) -> set[str]:
