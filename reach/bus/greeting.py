@@ -1,7 +1,8 @@
 """The line with which a NATS server greets, read without logging in.
 
-A server says who it is (`INFO {...}`) before it asks who we are. That is enough to tell whether an address is a
-NATS server, which one, and which version: for finding the embedded server again, and for `reach doctor`.
+A server says who it is (`INFO {...}`) before it asks who we are. That is enough to tell whether an address
+is a NATS server, which one, and which version: for finding the embedded server again, and for `reach
+doctor`.
 """
 
 from __future__ import annotations

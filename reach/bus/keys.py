@@ -1,14 +1,15 @@
 """Who may connect: the roles, and the key of each.
 
-A key is an nkey seed in a file of its own (`<role>.nk`): a client signs the server's challenge with it, and the
-server knows only the public half, so no secret travels or stands in a configuration. Keys are made once. When two
-starters race, the first link to the final name wins and the other reads what won.
+A key is an nkey seed in a file of its own (`<role>.nk`): a client signs the server's challenge with it, and
+the server knows only the public half, so no secret travels or stands in a configuration. Keys are made
+once. When two starters race, the first link to the final name wins and the other reads what won.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 import tempfile
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ _CHECKSUM_BYTES = 2
 class Role(StrEnum):
     """What a connection may do; see `reach.bus.permissions` for the exact list.
 
-    `connect()` is *caller*, a serving agent *agent*, the command line *operator*; *platform* and *fencer* belong to
-    the platform process. The fencer lives in the system account: it alone sees disconnects and may kick.
+    `connect()` is *caller*, a serving agent *agent*, the command line *operator*; *platform* and *fencer*
+    belong to the platform process. The fencer lives in the system account: it alone sees disconnects and
+    may kick.
     """
 
     CALLER = "caller"
@@ -79,11 +81,21 @@ def read_key(folder: Path, role: Role) -> RoleKey:
     Raises:
         ConfigError: it is missing, not ours, open to others, or not a seed of a user.
     """
-    path = key_path(folder, role)
+    path = checked_key(folder, role)
+    return RoleKey(role=role, path=path, public_key=_public_key(read_seed(path, what=_named(role))))
+
+
+def checked_key(folder: Path, role: Role) -> Path:
+    """The seed file of a role, after every check.
+
+    Raises:
+        ConfigError: it is missing, not ours, open to others, or not a seed of a user.
+    """
     check_private_folder(folder, what="Folder of keys")
-    what = f"Key of role {role}"
-    check_private_file(path, what=what)
-    return RoleKey(role=role, path=path, public_key=_public_key(read_seed(path, what=what)))
+    path = key_path(folder, role)
+    check_private_file(path, what=_named(role))
+    read_seed(path, what=_named(role))
+    return path
 
 
 def read_seed(path: Path, *, what: str) -> bytes:
@@ -98,24 +110,30 @@ def read_seed(path: Path, *, what: str) -> bytes:
         raise ConfigError(f"{what}: {path} cannot be read: {exc.strerror}.") from exc
     if fault := _seed_fault(seed):
         raise ConfigError(
-            f"{what}: {path} {fault}. Right would be one line with the seed of a user key, which starts with SU."
+            f"{what}: {path} {fault}. Right would be one line, the seed of a user key: it starts with SU."
         )
     return seed
 
 
 def new_seed() -> bytes:
     """A fresh seed of a user key, from the system's randomness."""
-    head = bytes([_SEED_PREFIX | _USER_PREFIX >> 5, (_USER_PREFIX & 31) << 3])
-    body = head + os.urandom(SEED_BYTES)
-    return base64.b32encode(body + _checksum(body)).rstrip(b"=")
+    import nkeys  # noqa: PLC0415 - brings libsodium, which only whoever makes or publishes keys needs
+
+    return bytes(nkeys.encode_seed(os.urandom(SEED_BYTES), nkeys.PREFIX_BYTE_USER))
 
 
-def _checksum(body: bytes) -> bytes:
-    return binascii.crc_hqx(body, 0).to_bytes(_CHECKSUM_BYTES, "little")
+def _public_key(seed: bytes) -> str:
+    import nkeys  # noqa: PLC0415 - as above
+
+    return str(nkeys.from_seed(bytearray(seed)).public_key.decode())
+
+
+def _named(role: Role) -> str:
+    return f"Key of role {role}"
 
 
 def _seed_fault(seed: bytes) -> str | None:
-    """What is wrong with an encoded seed; None when nothing is."""
+    """What is wrong with an encoded seed, its checksum included; None when nothing is."""
     try:
         raw = base64.b32decode(seed + b"=" * (-len(seed) % 8))
     except binascii.Error:
@@ -123,21 +141,15 @@ def _seed_fault(seed: bytes) -> str | None:
     body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
     if len(body) != SEED_BYTES + 2 or body[0] & 0b11111000 != _SEED_PREFIX:
         return "is not an nkey seed"
-    if _checksum(body) != checksum:
+    if binascii.crc_hqx(body, 0).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         return "is damaged (its checksum does not match)"
     if (body[0] & 0b111) << 5 | body[1] >> 3 != _USER_PREFIX:
         return "is the seed of an account, operator or server, not of a user"
     return None
 
 
-def _public_key(seed: bytes) -> str:
-    import nkeys  # noqa: PLC0415 - brings libsodium; a mere client does not need it to start
-
-    return str(nkeys.from_seed(bytearray(seed)).public_key.decode())
-
-
 def _create_once(path: Path) -> None:
-    """Write a new seed under its final name unless there is one; the name appears with the content complete."""
+    """Write a new seed unless there is one; the final name appears with its content complete."""
     if path.exists():
         return
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -146,8 +158,7 @@ def _create_once(path: Path) -> None:
             file.write(new_seed() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        Path(path).hardlink_to(temporary)
-    except FileExistsError:
-        pass  # Another starter was first: its key is the key.
+        with contextlib.suppress(FileExistsError):  # Another starter was first: its key is the key.
+            path.hardlink_to(temporary)
     finally:
         Path(temporary).unlink(missing_ok=True)
