@@ -133,6 +133,9 @@ ROWS: Final[dict[type[BaseException], Row]] = {
 }
 """One row a class. `tests/bus/test_translate.py` proves that no class of nats-py is missing."""
 
+_ROOTS: Final = frozenset({core.Error, js.Error})
+"""Raised by themselves these say only in words what happened."""
+
 _BY_API_CODE: Final[dict[int, Row]] = {
     10008: _FULL,  # JetStream system temporarily unavailable
     10023: _FULL,  # insufficient resources
@@ -194,11 +197,13 @@ def row_of(exc: BaseException) -> Row:
         return row_of(exc.exceptions[0])
     if isinstance(exc, js.APIError) and (row := _row_of_answer(exc)) is not None:
         return row
-    row = next((ROWS[cls] for cls in type(exc).__mro__ if cls in ROWS), OUR_FAULT)
-    if row is OUR_FAULT and isinstance(exc, core.Error):
+    named = next((cls for cls in type(exc).__mro__ if cls in ROWS), None)
+    if named is None:
+        return OUR_FAULT
+    if named in _ROOTS:
         text = str(exc).lower()
         return next((row for words, row in _BY_LINE if words in text), OUR_FAULT)
-    return row
+    return ROWS[named]
 
 
 def _row_of_answer(exc: js.APIError) -> Row | None:
