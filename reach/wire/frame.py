@@ -8,16 +8,22 @@ exactly one `end` or `error` is last. Only callers whose envelope says `frames` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from reach.wire.reply import Failure
+from reach.wire.whole import whole
 
-FrameKind = Literal["accepted", "data", "ping", "end", "error"]
+FrameKind = Literal["data", "end", "accepted", "ping", "error"]
+_KINDS: Final[tuple[FrameKind, ...]] = get_args(FrameKind)
 
 
 @dataclass(slots=True)
 class Frame:
-    """One frame. `body` holds: accepted `{instance, generation, provider}`, data any value, end `{latency_ms, …}`, error a failure map."""
+    """One frame.
+
+    `body` holds: accepted `{instance, generation, provider}`, data any value, end `{latency_ms, …}`, error a
+    failure's map; a ping has none.
+    """
 
     stream_id: str
     seq: int
@@ -26,21 +32,32 @@ class Frame:
 
     def to_map(self) -> dict[str, Any]:
         """Give the wire form: `{stream_id, seq, <kind>: body}`."""
-        return {"stream_id": self.stream_id, "seq": self.seq, self.kind: True if self.kind == "ping" else self.body}
+        body = self.body
+        if self.kind == "ping":
+            body = True
+        elif body is None and self.kind != "data":
+            body = {}
+        return {"stream_id": self.stream_id, "seq": self.seq, self.kind: body}
 
     @classmethod
     def from_map(cls, m: dict[str, Any]) -> Frame:
         """Read the wire form. Raises `ValueError` for what is not a frame."""
-        seq = m.get("seq")
         stream_id = m.get("stream_id")
-        if type(seq) is not int or type(stream_id) is not str:
-            msg = "a frame has a text stream_id and a whole seq"
-            raise ValueError(msg)
-        for kind in ("data", "end", "accepted", "ping", "error"):
-            if kind in m:
-                return cls(stream_id, seq, kind, m[kind])  # type: ignore[arg-type]  # the tuple holds the kinds
-        msg = "a frame holds one of data, end, accepted, ping, error"
-        raise ValueError(msg)
+        seq = whole(m.get("seq"))
+        if seq is None or type(stream_id) is not str:
+            raise ValueError("a frame has a text stream_id and a whole seq from 0")
+        for kind in _KINDS:
+            if kind not in m:
+                continue
+            body = m[kind]
+            if kind == "data":
+                return cls(stream_id, seq, kind, body)
+            if kind == "ping":
+                return cls(stream_id, seq, kind)
+            if type(body) is not dict:
+                raise ValueError(f"the {kind} of a frame is a map")
+            return cls(stream_id, seq, kind, body)
+        raise ValueError(f"a frame holds one of {', '.join(_KINDS)}")
 
     def failure(self) -> Failure:
         """Give the failure of an error frame."""

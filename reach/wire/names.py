@@ -18,61 +18,71 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_CAPABILITY = 128
 _MAX_TOKEN = 64
 _RESERVED_FIRST = "cap"
+# All that a reader of headers might take for the end of a line, and what no terminal should be sent.
+_BREAKS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]+")
 
 
 def _nearest(name: str, *, dots: bool) -> str | None:
     folded = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    if dots:
-        folded = folded.lower().removeprefix("cap.")
-    kept = re.sub(r"[^A-Za-z0-9_.-]+" if dots else r"[^A-Za-z0-9_-]+", "-", folded)
-    if dots:
-        kept = ".".join(part for part in kept.split(".") if part)
-    kept = kept.strip("-")[: _MAX_CAPABILITY if dots else _MAX_TOKEN]
-    if dots and kept.split(".", 1)[0] == _RESERVED_FIRST:
-        kept = ""
-    return kept or None
+    if not dots:
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", folded).strip("-")[:_MAX_TOKEN] or None
+    parts = re.sub(r"[^a-z0-9_.-]+", "-", folded.lower()).split(".")
+    kept = [bare for part in parts if (bare := part.strip("-"))]
+    while kept and kept[0] == _RESERVED_FIRST:
+        kept.pop(0)
+    return ".".join(kept)[:_MAX_CAPABILITY].rstrip(".-") or None
 
 
 def _refuse(what: str, name: str, rule: str, nearest: str | None) -> NameRefused:
     hint = f"; {nearest!r} would do" if nearest else ""
-    return NameRefused(f"{name!r} cannot be a {what}: {rule}{hint}", nearest=nearest)
+    return NameRefused(f"{name[:_MAX_CAPABILITY]!r} cannot be a {what}: {rule}{hint}", nearest=nearest)
+
+
+def _must_be_text(value: object, what: str, hint: str = "") -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"a {what} is a string{hint}, not {type(value).__name__}")
 
 
 @lru_cache(maxsize=8192)
 def capability(name: str) -> str:
     """Check a capability name (`invoice.extract`); a leading `cap.` is taken off. Raises `NameRefused`."""
-    if not isinstance(name, str):
-        msg = f"a capability name is a string such as 'invoice.extract', not {type(name).__name__}"
-        raise TypeError(msg)
+    _must_be_text(name, "capability name", " such as 'invoice.extract'")
     bare = name.removeprefix("cap.")
+    what = "capability name"
     if len(bare) > _MAX_CAPABILITY:
-        raise _refuse("capability name", name, f"it is longer than {_MAX_CAPABILITY} characters", None)
+        rule = f"it is longer than {_MAX_CAPABILITY} characters"
+        raise _refuse(what, name, rule, _nearest(name, dots=True))
     if not _CAPABILITY.fullmatch(bare):
         rule = "it is made of lower-case tokens [a-z0-9_-] joined by dots"
-        raise _refuse("capability name", name, rule, _nearest(name, dots=True))
+        raise _refuse(what, name, rule, _nearest(name, dots=True))
     if bare.split(".", 1)[0] == _RESERVED_FIRST:
-        raise _refuse("capability name", name, "its first token may not be 'cap'", _nearest(bare[4:], dots=True))
+        raise _refuse(what, name, "its first token may not be 'cap'", _nearest(name, dots=True))
     return bare
 
 
 @lru_cache(maxsize=8192)
 def token(name: str, what: str = "name") -> str:
-    """Check a one-token name (agent, provider, instance, client, tenant, task, stream). Raises `NameRefused`."""
-    if not isinstance(name, str):
-        msg = f"a {what} is a string, not {type(name).__name__}"
-        raise TypeError(msg)
+    """Check a one-token name (agent, provider, instance, client, tenant, task …). Raises `NameRefused`."""
+    _must_be_text(name, what)
     if len(name) > _MAX_TOKEN:
-        raise _refuse(what, name, f"it is longer than {_MAX_TOKEN} characters", name[:_MAX_TOKEN])
+        rule = f"it is longer than {_MAX_TOKEN} characters"
+        raise _refuse(what, name, rule, _nearest(name, dots=False))
     if not _TOKEN.fullmatch(name):
         raise _refuse(what, name, "it is one token of [A-Za-z0-9_-]", _nearest(name, dots=False))
     return name
 
 
 def header_value(value: str, what: str = "header value") -> str:
-    """Check a header value: any text but line breaks and NUL, which could inject a header. Raises `NameRefused`."""
-    if not isinstance(value, str):
-        msg = f"a {what} is a string, not {type(value).__name__}: say str(value) if that is meant"
-        raise TypeError(msg)
-    if any(mark in value for mark in "\r\n\0"):
-        raise _refuse(what, value, "it holds a line break or NUL", re.sub(r"[\r\n\0]+", " ", value))
+    """Check a header value: any text but line breaks and control characters, which could inject a header.
+
+    Raises `NameRefused`, and `TypeError` for what is not text.
+    """
+    _must_be_text(value, what, " (say str(value) if that is meant)")
+    if _BREAKS.search(value):
+        raise _refuse(what, value, "it holds a line break or control character", _BREAKS.sub(" ", value))
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        nearest = value.encode(errors="ignore").decode()
+        raise _refuse(what, value, "it holds half of a character (a lone surrogate)", nearest) from None
     return value

@@ -1,20 +1,49 @@
 """The answer: a result or a structured failure, and how it came about.
 
 `Failure` is the wire's error object; `ReachError` is the same as an exception. `Reply.unwrap` turns one
-into the other. Both messages are packed by hand (see `reach.wire.envelope`).
+into the other. Both messages are packed by hand (see `reach.wire.envelope`). Reading an answer never
+raises: whatever arrived, its caller is told something, and a figure that is none has its default.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, WithJsonSchema
 
 from reach.errors import BY_CODE, ReachError
-from reach.faults import Advice, Code, Executed, Reason, fault, is_retryable
-from reach.wire.envelope import VERSION
+from reach.faults import FAULTS, Advice, Code, Executed, Fault, Reason, fault, is_retryable
+from reach.wire.envelope import VERSION, BlobRef, is_blob
 from reach.wire.trace import Trace
+from reach.wire.whole import MAX_WHOLE, Count, Whole, whole
 
-_FAILURE_OPTIONAL: Final = ("retry_after_ms", "limit", "cause")
+_ROWS: Final[dict[tuple[object, object], Fault]] = {
+    (code.value, reason.value): row for (code, reason), row in FAULTS.items()
+}
+_EXECUTED: Final[dict[object, Executed]] = {word.value: word for word in Executed}
+_ADVICE: Final[dict[object, Advice]] = {word.value: word for word in Advice}
+_NUMBERS: Final = (int, float)
+
+# What the published schema says of a refusal's limit.
+Limit = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "title": "Limit",
+            "description": "The limit that refused the call.",
+            "properties": {
+                "name": {"type": "string"},
+                "owner": {"type": "string"},
+                "used": {"type": "number"},
+                "allowed": {"type": "number"},
+                "resets_in_ms": {"type": "number", "minimum": 0},
+            },
+        }
+    ),
+]
+"""`{name, owner, used, allowed, resets_in_ms}`: which limit, whose, how much is used, when it resets."""
 
 
 @dataclass(slots=True)
@@ -32,8 +61,8 @@ class Failure:
     executed: Executed
     retryable: bool
     advice: Advice
-    retry_after_ms: int | None = None
-    limit: dict[str, Any] | None = None
+    retry_after_ms: Whole | None = None
+    limit: Limit | None = None
     cause: str | None = None
 
     @classmethod
@@ -97,67 +126,65 @@ class Failure:
     def to_map(self) -> dict[str, Any]:
         """Give the wire form."""
         m: dict[str, Any] = {
-            "code": self.code.value,
-            "reason": self.reason.value,
+            "code": str(self.code),
+            "reason": str(self.reason),
             "message": self.message,
-            "executed": self.executed.value,
+            "executed": str(self.executed),
             "retryable": self.retryable,
-            "advice": self.advice.value,
+            "advice": str(self.advice),
         }
-        for name in _FAILURE_OPTIONAL:
-            if (value := getattr(self, name)) is not None:
-                m[name] = value
+        if self.retry_after_ms is not None:
+            m["retry_after_ms"] = self.retry_after_ms
+        if self.limit is not None:
+            m["limit"] = self.limit
+        if self.cause is not None:
+            m["cause"] = self.cause
         return m
 
     @classmethod
     def from_map(cls, m: dict[str, Any]) -> Failure:
         """Read the wire form; words that this version does not know become `UNKNOWN/UNMAPPED`, `maybe`."""
-        try:
-            row = fault(Reason(m.get("reason", "")), Code(m.get("code", "")))
-        except ValueError:
+        get = m.get
+        code, reason, executed, advice = get("code"), get("reason"), get("executed"), get("advice")
+        row = _ROWS.get((code, reason)) if type(code) is str and type(reason) is str else None
+        if row is None:
             row = fault(Reason.UNMAPPED)
-        try:
-            executed = Executed(m.get("executed", ""))
-        except ValueError:
-            executed = Executed.MAYBE
-        try:
-            advice = Advice(m.get("advice", ""))
-        except ValueError:
-            advice = row.advice
-        after = m.get("retry_after_ms")
-        limit = m.get("limit")
-        cause = m.get("cause")
+        message = get("message")
+        after = get("retry_after_ms")
+        limit = get("limit")
+        cause = get("cause")
         return cls(
-            code=row.code,
-            reason=row.reason,
-            message=str(m.get("message") or row.en),
-            executed=executed,
-            retryable=m.get("retryable") is True,
-            advice=advice,
-            retry_after_ms=after if type(after) is int else None,
-            limit=limit if type(limit) is dict else None,
-            cause=cause if type(cause) is str else None,
+            row.code,
+            row.reason,
+            message if type(message) is str and message else row.en,
+            _EXECUTED.get(executed, Executed.MAYBE) if type(executed) is str else Executed.MAYBE,
+            get("retryable") is True,
+            _ADVICE.get(advice, row.advice) if type(advice) is str else row.advice,
+            None if after is None else whole(after),
+            limit if type(limit) is dict else None,
+            cause if type(cause) is str else None,
         )
 
 
 @dataclass(slots=True)
 class Reply:
-    """The one answer to a call; `provider, instance, attempt, latency_ms, degraded, degrade_level, reach_id` always.
+    """The one answer to a call.
 
-    `latency_ms` is the agent's time when an agent sends it and the whole call's when `bus.request` returns it.
+    `provider, instance, attempt, latency_ms, degraded, degrade_level, reach_id` are always there.
+    `latency_ms` is the agent's time when an agent sends it, the whole call's when `bus.request` returns it.
     """
 
     ok: bool
     data: Any = None
     error: Failure | None = None
     message_id: str = ""
-    version: int = VERSION
+    version: Annotated[int, Field(ge=1)] = VERSION
     provider: str | None = None
     instance: str | None = None
-    attempt: int = 1
-    latency_ms: float = 0.0
+    attempt: Count = 1
+    latency_ms: Annotated[float, Field(ge=0)] = 0.0
     degraded: bool = False
-    degrade_level: int = 0
+    degrade_level: Whole = 0
     cached: bool = False
     stale: bool = False
     duplicate: bool = False
@@ -166,17 +193,17 @@ class Reply:
     cost: float | None = None
     notice: str | None = None
     reach_id: str | None = None
-    blob: dict[str, Any] | None = None
+    blob: BlobRef | None = None
     trace: Trace | None = None
 
-    def unwrap(self) -> Any:  # noqa: ANN401 - results are the capability's own
+    def unwrap(self) -> Any:
         """Give `data`, or raise the matching `ReachError`."""
         if self.ok:
             return self.data
         failure = self.error or Failure.of(Reason.UNMAPPED)
         raise failure.to_error(self.reach_id)
 
-    def to_map(self, *, full: bool = False) -> dict[str, Any]:
+    def to_map(self, *, full: bool = False) -> dict[str, Any]:  # noqa: C901 - a loop is twice as slow
         """Give the wire form; without `full` what has its default is left out."""
         m: dict[str, Any] = {
             "version": self.version,
@@ -194,55 +221,84 @@ class Reply:
             m["retried"] = self.retried
         if self.trace is not None:
             m["trace"] = self.trace.to_map()
-        for name, default in _REPLY_OPTIONAL:
-            value = getattr(self, name)
-            if full or value != default:
-                m[name] = value
+        if self.degraded or full:
+            m["degraded"] = self.degraded
+        if self.degrade_level or full:
+            m["degrade_level"] = self.degrade_level
+        if self.cached or full:
+            m["cached"] = self.cached
+        if self.stale or full:
+            m["stale"] = self.stale
+        if self.duplicate or full:
+            m["duplicate"] = self.duplicate
+        if not self.durable or full:
+            m["durable"] = self.durable
+        if self.cost is not None or full:
+            m["cost"] = self.cost
+        if self.notice is not None or full:
+            m["notice"] = self.notice
+        if self.reach_id is not None or full:
+            m["reach_id"] = self.reach_id
+        if self.blob is not None or full:
+            m["blob"] = self.blob
         return m
 
     @classmethod
     def from_map(cls, m: dict[str, Any]) -> Reply:
-        """Read the wire form; a reply that does not hold together becomes `UNKNOWN/UNMAPPED`, never an exception."""
+        """Read the wire form; what does not hold together is `UNKNOWN/UNMAPPED`, never an exception."""
         get = m.get
+        ok = get("ok")
         error = get("error")
-        ok = get("ok") is True
-        failure = Failure.from_map(error) if type(error) is dict else None
-        if not ok and failure is None:
-            failure = Failure.of(Reason.UNMAPPED)
+        if error is None and ok is True:
+            failure = None
+        else:
+            # Success and failure at once is neither, and nobody may take it for a success.
+            failure = Failure.from_map(error if type(error) is dict and ok is False else {})
+            ok = False
+        attempt = get("attempt", 1)
+        if type(attempt) is not int or not 1 <= attempt <= MAX_WHOLE:
+            attempt = whole(attempt, 1) or 1
+        latency_ms = get("latency_ms", 0.0)
+        level = get("degrade_level", 0)
+        if type(level) is not int or not 0 <= level <= MAX_WHOLE:
+            level = whole(level) or 0
+        blob = get("blob")
         trace = get("trace")
         return cls(
-            ok=ok,
-            data=get("data"),
-            error=failure,
-            message_id=get("message_id") or "",
-            provider=get("provider"),
-            instance=get("instance"),
-            attempt=get("attempt", 1),
-            latency_ms=get("latency_ms", 0.0),
-            degraded=get("degraded", False),
-            degrade_level=get("degrade_level", 0),
-            cached=get("cached", False),
-            stale=get("stale", False),
-            duplicate=get("duplicate", False),
-            durable=get("durable", True),
-            retried=get("retried", False),
-            cost=get("cost"),
-            notice=get("notice"),
-            reach_id=get("reach_id"),
-            blob=get("blob"),
-            trace=Trace.from_map(trace) if type(trace) is dict else None,
+            ok,
+            get("data"),
+            failure,
+            _text(get("message_id")) or "",
+            VERSION,
+            _text(get("provider")),
+            _text(get("instance")),
+            attempt,
+            latency_ms if type(latency_ms) in _NUMBERS and latency_ms >= 0 else 0.0,
+            get("degraded") is True,
+            level,
+            get("cached") is True,
+            get("stale") is True,
+            get("duplicate") is True,
+            get("durable") is not False,
+            get("retried") is True,
+            _number(get("cost")),
+            _text(get("notice")),
+            _text(get("reach_id")),
+            blob if blob is not None and is_blob(blob) else None,
+            None if trace is None else _trace(trace),
         )
 
 
-_REPLY_OPTIONAL: Final = (
-    ("degraded", False),
-    ("degrade_level", 0),
-    ("cached", False),
-    ("stale", False),
-    ("duplicate", False),
-    ("durable", True),
-    ("cost", None),
-    ("notice", None),
-    ("reach_id", None),
-    ("blob", None),
-)
+def _text(value: Any) -> str | None:
+    return value if type(value) is str else None
+
+
+def _number(value: Any) -> float | None:
+    return value if type(value) in _NUMBERS else None
+
+
+def _trace(value: Any) -> Trace | None:
+    try:
+        return Trace.from_map(value) if type(value) is dict else None
+    except ValueError:
+        return None  # A result is worth more than the list of its hops.
