@@ -1,0 +1,470 @@
+"""A connection that outlives its sockets.
+
+nats-py closes for good on most `-ERR` lines, brings old subscriptions back by itself, and buffers what is
+published while it is down. Calls need the opposite of each: every ended link is replaced by a new one (with
+credentials read afresh, over all known servers), only what was asked to be *durable* is subscribed again
+(membership in a queue group is not: its owner decides anew), and publishing without a link fails at once.
+What the connection does not know: replies, deadlines, calls (`reach.bus.mux`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from enum import StrEnum
+from random import random
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+
+from reach import ids
+from reach.bus.internals import Delivery, NatsLink
+from reach.bus.translate import translate
+from reach.errors import CallTimeout, ConfigError, LinkDown, ReachError, SchemaInvalid, Unreachable
+from reach.faults import Executed, Reason
+from reach.wire import names, subjects
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from nats.js import JetStreamContext
+
+    from reach.bus.settings import Settings
+
+_log = logging.getLogger("reach.bus")
+
+HEADER_LINE = b"NATS/1.0\r\n"
+_BACKOFF_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_PING_INTERVAL_S = 20
+_ROUND_TRIP_S = 5.0
+
+
+class LinkState(StrEnum):
+    """What a connection tells those who follow it."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    CLOSED = "closed"
+
+
+class Subscription:
+    """Interest in a subject. Durable ones come back on every new link; others end with theirs."""
+
+    __slots__ = ("_connection", "_sid", "durable", "handler", "queue", "subject")
+
+    def __init__(
+        self,
+        connection: Connection,
+        subject: str,
+        queue: str,
+        handler: Callable[[Delivery], None],
+        *,
+        durable: bool,
+    ) -> None:
+        self._connection = connection
+        self._sid = 0
+        self.subject = subject
+        self.queue = queue
+        self.handler = handler
+        self.durable = durable
+
+    @property
+    def active(self) -> bool:
+        """Whether the server sends us messages for it right now."""
+        return self._sid != 0
+
+    def start(self, link: NatsLink) -> None:
+        """Subscribe on `link`."""
+        self._sid = link.listen(self.subject, self.queue, self.handler)
+
+    def ended(self) -> None:
+        """The link is gone, and the subscription on it."""
+        self._sid = 0
+
+    async def withdraw(self) -> None:
+        """Leave without losing a message: UNSUB, forced out, PING and PONG, then forget.
+
+        When this returns everything that the server had sent to us was handed to the handler. A link that
+        ends meanwhile ends the subscription too.
+        """
+        sid, link = self._sid, self._connection.link
+        self._connection.forget(self)
+        self._sid = 0
+        if not sid or link is None:
+            return
+        link.unlisten(sid)
+        with suppress(LinkDown, TimeoutError):
+            await link.round_trip(_ROUND_TRIP_S)
+        link.forget(sid)
+
+    def drop(self) -> None:
+        """Leave at once; what is under way is discarded. Never for request subjects."""
+        sid, link = self._sid, self._connection.link
+        self._connection.forget(self)
+        self._sid = 0
+        if sid and link is not None:
+            link.unlisten(sid)
+            link.forget(sid)
+
+
+class Connection:
+    """One client of NATS, across as many links as it takes. Open with `Connection.open`, end with `close`."""
+
+    def __init__(self, settings: Settings, *, role: str, who: str | None = None, generation: int | None = None) -> None:
+        self.settings = settings
+        self.role = role
+        self.client_id = ids.new_id()
+        self.who = names.token(who, "instance") if who else self.client_id
+        self.generation = ids.generation() if generation is None else generation
+        self.inbox = subjects.reply_inbox(self.client_id)
+        self.link: NatsLink | None = None
+        self.epoch = 0
+        self.denials: list[Callable[[str], None]] = []
+        self.faults = 0
+        self._loop = asyncio.get_running_loop()
+        self._subscriptions: dict[Subscription, None] = {}
+        self._followers: list[Callable[[LinkState], None]] = []
+        self._known_servers: list[str] = list(settings.servers)
+        self._lost = asyncio.Event()
+        self._up = asyncio.Event()
+        self._closing = False
+        # The one task of a connection: owned here, ended and awaited by close().
+        self._keeper: asyncio.Task[None] | None = None
+        self.last_error: str = ""
+
+    @classmethod
+    async def open(
+        cls, settings: Settings, *, role: str, who: str | None = None, generation: int | None = None
+    ) -> Connection:
+        """Connect within `settings.connect_timeout_s`.
+
+        Raises `Unreachable` naming the addresses that were tried and what to do, `ConfigError` for refused
+        credentials.
+        """
+        connection = cls(settings, role=role, who=who, generation=generation)
+        deadline = connection._loop.time() + settings.connect_timeout_s
+        tries = 0
+        while True:
+            error = await connection._try_servers(deadline)
+            if error is None:
+                break
+            pause = _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)]
+            tries += 1
+            refused = isinstance(error, ConfigError)
+            if refused or connection._loop.time() + pause >= deadline:
+                raise connection._explain(error)
+            await asyncio.sleep(pause)
+        connection._keeper = asyncio.create_task(connection._keep(), name=f"reach connection {connection.who}")
+        return connection
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether publishing would work right now."""
+        link = self.link
+        return link is not None and link.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """The broker's limit on one message in bytes, headers counted."""
+        link = self.link
+        return link.max_payload if link is not None else 1024 * 1024
+
+    @property
+    def server_info(self) -> dict[str, Any]:
+        """The INFO of the server of the present (or last) link."""
+        return {} if self.link is None else self.link.facts
+
+    def on_state(self, follower: Callable[[LinkState], None]) -> None:
+        """Call `follower` (which must be instant) on each change."""
+        self._followers.append(follower)
+
+    def off_state(self, follower: Callable[[LinkState], None]) -> None:
+        """Stop telling a follower."""
+        with suppress(ValueError):
+            self._followers.remove(follower)
+
+    async def wait_connected(self, timeout_s: float) -> bool:
+        """Wait for a link at most `timeout_s`; whether there is one."""
+        if self.connected:
+            return True
+        if self._closing or timeout_s <= 0:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
+        except TimeoutError:
+            return False
+        return self.connected
+
+    # -- publishing and subscribing ------------------------------------------------------------------
+
+    def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Publish without waiting.
+
+        Raises `LinkDown` when there is no link (nothing is buffered), `SchemaInvalid`/`TOO_LARGE` naming both
+        sizes when the message with its headers is over the broker's limit, `NameRefused` for a bad header.
+        """
+        link = self.link
+        if link is None:
+            raise LinkDown
+        if headers:
+            block = encode_headers(headers)
+            if len(block) + len(data) > link.max_payload:
+                raise _too_large(len(block) + len(data), link.max_payload)
+            link.send_with_headers(subject, reply, data, block)
+            return
+        if len(data) > link.max_payload:
+            raise _too_large(len(data), link.max_payload)
+        link.send(subject, reply, data)
+
+    def subscribe(
+        self, subject: str, handler: Callable[[Delivery], None], *, queue: str = "", durable: bool = True
+    ) -> Subscription:
+        """Subscribe; `handler` runs inside the read loop and must be instant. Raises `LinkDown` if not durable and down."""
+        subscription = Subscription(self, subject, queue, handler, durable=durable)
+        link = self.link
+        if link is not None and link.is_connected:
+            subscription.start(link)
+        elif not durable:
+            raise LinkDown
+        self._subscriptions[subscription] = None
+        return subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        """No longer bring a subscription back (called by the subscription itself)."""
+        self._subscriptions.pop(subscription, None)
+
+    async def flush(self, timeout_s: float = _ROUND_TRIP_S) -> None:
+        """Wait until the server has taken everything published so far. Raises `LinkDown`, `CallTimeout`."""
+        link = self.link
+        if link is None:
+            raise LinkDown
+        try:
+            await link.round_trip(timeout_s)
+        except TimeoutError:
+            msg = f"the server did not answer a PING within {timeout_s} s"
+            raise CallTimeout(msg) from None
+
+    async def request(self, subject: str, data: bytes, *, timeout_s: float, headers: dict[str, str] | None = None) -> bytes:
+        """Ask once on the control plane (calls go through the mux). Raises `LinkDown`, `CallTimeout`, `Unreachable`."""
+        answer: asyncio.Future[Delivery] = self._loop.create_future()
+
+        def deliver(delivery: Delivery) -> None:
+            if not answer.done():
+                answer.set_result(delivery)
+
+        inbox = f"{self.inbox}.{ids.new_id()}.1"
+        subscription = self.subscribe(inbox, deliver, durable=False)
+        try:
+            self.publish(subject, data, reply=inbox, headers=headers)
+            async with asyncio.timeout(timeout_s):
+                delivery = await answer
+        except TimeoutError:
+            msg = f"no answer on {subject} within {timeout_s} s"
+            raise CallTimeout(msg) from None
+        finally:
+            subscription.drop()
+        if delivery.no_responders:
+            raise Unreachable(executed=Executed.NO)
+        return delivery.data
+
+    async def request_many(
+        self, subject: str, data: bytes, *, timeout_s: float, stall_s: float | None = None
+    ) -> AsyncIterator[bytes]:
+        """Ask everybody: yields answers until `timeout_s`, or until none came for `stall_s`; none at all if nobody listens."""
+        answers: asyncio.Queue[Delivery] = asyncio.Queue()
+        inbox = f"{self.inbox}.{ids.new_id()}.1"
+        subscription = self.subscribe(inbox, answers.put_nowait, durable=False)
+        deadline = self._loop.time() + timeout_s
+        try:
+            self.publish(subject, data, reply=inbox)
+            while (left := deadline - self._loop.time()) > 0:
+                try:
+                    async with asyncio.timeout(left if stall_s is None else min(left, stall_s)):
+                        delivery = await answers.get()
+                except TimeoutError:
+                    return
+                if delivery.no_responders:
+                    return
+                yield delivery.data
+        finally:
+            subscription.drop()
+
+    def jetstream(self) -> JetStreamContext:
+        """Give nats-py's JetStream context of the present link. Raises `LinkDown`."""
+        if self.link is None:
+            raise LinkDown
+        return self.link.jetstream()
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End for good; everything published before is sent. Followers hear CLOSED."""
+        if self._closing:
+            return
+        self._closing = True
+        self._lost.set()
+        self._up.set()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        link, self.link = self.link, None
+        if link is not None:
+            link.write_out()
+            await link.close()
+            link.release_pongs()
+        self._subscriptions.clear()
+        self._tell(LinkState.CLOSED)
+
+    async def _keep(self) -> None:
+        """Replace each ended link with a new one, for as long as it takes."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            self._up.clear()
+            ended, self.link = self.link, None
+            if ended is not None:
+                ended.release_pongs()
+            for subscription in list(self._subscriptions):
+                subscription.ended()
+                if not subscription.durable:
+                    self._subscriptions.pop(subscription, None)
+            self._tell(LinkState.DISCONNECTED)
+            tries = 0
+            while await self._try_servers(self._loop.time() + self.settings.connect_timeout_s) is not None:
+                pause = _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)]
+                tries += 1
+                # Half to one and a half: a restarted server is not met by everybody at once.
+                await asyncio.sleep(pause * (0.5 + random()))  # noqa: S311 - spreading load, not a secret
+
+    async def _try_servers(self, deadline: float) -> Exception | None:
+        """Try each known server once; None when a link is up."""
+        error: Exception = ConfigError("no server is configured")
+        for server in list(self._known_servers):
+            left = deadline - self._loop.time()
+            if left <= 0:
+                break
+            try:
+                await self._connect(server, left)
+            except (OSError, TimeoutError, nats.errors.Error, ConfigError, ValueError) as failed:
+                error = failed
+                self.last_error = _short(failed)
+            else:
+                return None
+        return error
+
+    async def _connect(self, server: str, timeout_s: float) -> None:
+        link = NatsLink(on_fault=self._on_fault)
+
+        async def lost() -> None:
+            if link is self.link:
+                self._lost.set()
+
+        async def failed(error: Exception) -> None:
+            self._on_link_error(error)
+
+        options = self.settings.to_nats_options()
+        options.update(
+            servers=[server],
+            name=f"reach:{self.role}:{self.who}:{self.generation}",
+            inbox_prefix=self.inbox,
+            allow_reconnect=False,
+            connect_timeout=timeout_s,
+            ping_interval=getattr(self.settings, "ping_interval_s", _PING_INTERVAL_S),
+            max_outstanding_pings=2,
+            error_cb=failed,
+            closed_cb=lost,
+            skip_subject_validation=True,
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                await link.connect(**options)
+        except BaseException:
+            link.release_pongs()
+            raise
+        self.link = link
+        self.epoch += 1
+        for found in link.discovered:
+            if found not in self._known_servers:
+                self._known_servers.append(found)
+        for subscription in self._subscriptions:
+            subscription.start(link)
+        self._up.set()
+        if link.is_closed:
+            self._lost.set()
+        self._tell(LinkState.CONNECTED)
+
+    def _tell(self, state: LinkState) -> None:
+        for follower in list(self._followers):
+            try:
+                follower(state)
+            except Exception as error:  # noqa: BLE001 - one follower's fault must not cost the others their link
+                self._on_fault(error)
+
+    def _on_fault(self, error: BaseException) -> None:
+        self.faults += 1
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        where = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame is not None else "?"
+        _log.error("a message handler of the bus failed: %s at %s", type(error).__name__, where)
+
+    def _on_link_error(self, error: Exception) -> None:
+        text = str(error)
+        self.last_error = _short(error)
+        if "permissions violation" in text.lower():
+            _log.warning("the broker refused: %s", text)
+            for told in list(self.denials):
+                told(text)
+        elif not self._closing:
+            _log.info("link to %s: %s", self.settings.display, _short(error))
+
+    def _explain(self, error: Exception) -> Exception:
+        where = self.settings.display
+        if isinstance(error, ConfigError):
+            return error
+        text = str(error).lower()
+        if "authorization" in text or "authentication" in text:
+            msg = (
+                f"NATS at {where} refused the credentials of role {self.role!r}. "
+                "Check REACH_NKEY / REACH_CREDS, or remove REACH_URL to use the local server of `reach up`."
+            )
+            return ConfigError(msg)
+        kind = translate(error)
+        reason = kind.reason if isinstance(kind, Unreachable) else Reason.CONNECT
+        msg = (
+            f"NATS at {where} cannot be reached ({_short(error)}) within {self.settings.connect_timeout_s:g} s. "
+            "Start a local one with `reach up`, or point REACH_URL at a server that runs; `reach doctor` checks the way."
+        )
+        return Unreachable(msg, reason=reason)
+
+
+def encode_headers(headers: dict[str, str]) -> bytes:
+    """Encode a header block. Raises `NameRefused` for a name or value that could inject a line."""
+    lines = [HEADER_LINE]
+    for name, value in headers.items():
+        names.token(name, "header name")
+        lines.append(f"{name}: {names.header_value(value)}\r\n".encode())
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def _too_large(size: int, limit: int) -> SchemaInvalid:
+    return SchemaInvalid(
+        f"the message has {size} bytes with its headers; the broker takes {limit}", reason=Reason.TOO_LARGE
+    )
+
+
+def _short(error: BaseException) -> str:
+    if isinstance(error, ReachError):
+        return error.message
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+

@@ -1,0 +1,167 @@
+"""The only file that touches nats-py's private parts (exact version pin, contract test).
+
+`NatsLink` is nats-py's client with three changes that the public interface does not offer: messages of our
+own subscriptions are handed over synchronously inside the read loop (no queue, no task a subscription),
+publishing is synchronous with one socket write a loop turn, and a round trip that can neither overtake an
+UNSUB (nats-py's `flush` writes PING past its own pending list) nor break the read loop when it is given up
+(nats-py resolves a cancelled future there). One link is one connection: it never reconnects by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from nats.aio.client import Client
+from nats.protocol import command
+
+from reach.errors import LinkDown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SUPPORTED_NATS_PY = "2.16.0"
+"""The version whose private parts were read; pinned in pyproject.toml."""
+
+
+class Delivery:
+    """One message as it came off the socket. `received` is loop time when it was parsed, in seconds."""
+
+    __slots__ = ("data", "headers", "received", "reply", "subject")
+
+    def __init__(
+        self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None, received: float
+    ) -> None:
+        self.subject = subject
+        self.reply = reply
+        self.data = data
+        self.headers = headers
+        self.received = received
+
+    @property
+    def no_responders(self) -> bool:
+        """Whether this is the broker saying that nobody listens on the subject."""
+        return self.headers is not None and not self.data and self.headers.get("Status") == "503"
+
+
+class NatsLink(Client):
+    """One connection to one NATS server. `on_fault` is told of exceptions that a handler let out."""
+
+    def __init__(self, *, on_fault: Callable[[BaseException], None]) -> None:
+        super().__init__()
+        self._direct: dict[int, Callable[[Delivery], None]] = {}
+        self._on_fault = on_fault
+        self._write_scheduled = False
+        self._running_loop = asyncio.get_running_loop()
+
+    # -- receiving -----------------------------------------------------------------------------------
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        handler = self._direct.get(sid)
+        if handler is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        parsed = cast("dict[str, str] | None", await self._process_headers(headers)) if headers else None
+        delivery = Delivery(subject.decode(), reply.decode(), data, parsed, self._running_loop.time())
+        try:
+            handler(delivery)
+        except Exception as error:  # noqa: BLE001 - an exception here would end the read loop for everybody
+            self._on_fault(error)
+
+    # -- subscriptions -------------------------------------------------------------------------------
+
+    def listen(self, subject: str, queue: str, handler: Callable[[Delivery], None]) -> int:
+        """Subscribe; messages go to `handler` inside the read loop. Returns the subscription's id on this link."""
+        self._sid += 1
+        self._direct[self._sid] = handler
+        self._enqueue(command.sub_cmd(subject, queue, self._sid))
+        return self._sid
+
+    def unlisten(self, sid: int) -> None:
+        """Tell the server to send no more; what is under way is still handed over until `forget`."""
+        if sid in self._direct:
+            self._enqueue(command.unsub_cmd(sid, 0))
+
+    def forget(self, sid: int) -> None:
+        """Drop a subscription's handler."""
+        self._direct.pop(sid, None)
+
+    # -- sending -------------------------------------------------------------------------------------
+
+    def send(self, subject: str, reply: str, data: bytes) -> None:
+        """Publish without waiting. Raises `LinkDown` when the link is not up."""
+        if self._status != Client.CONNECTED:
+            raise LinkDown
+        self._enqueue(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data))
+
+    def send_with_headers(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        """Publish with an already encoded header block. Raises `LinkDown` when the link is not up."""
+        if self._status != Client.CONNECTED:
+            raise LinkDown
+        size = len(headers)
+        head = b"HPUB %b %b %d %d\r\n" % (subject.encode(), reply.encode(), size, size + len(data))
+        self._enqueue(head + headers + data + b"\r\n")
+
+    def _enqueue(self, line: bytes) -> None:
+        self._pending.append(line)
+        self._pending_data_size += len(line)
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._running_loop.call_soon(self.write_out)
+
+    def write_out(self) -> None:
+        """Hand everything pending to the socket now."""
+        self._write_scheduled = False
+        if self._pending and self._transport is not None and self._status == Client.CONNECTED:
+            lines, self._pending, self._pending_data_size = self._pending, [], 0
+            try:
+                self._transport.writelines(lines)
+            except OSError as error:
+                self._on_fault(error)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait here or in the socket's buffer."""
+        writer: Any = getattr(self._transport, "_io_writer", None)
+        waiting = writer.transport.get_write_buffer_size() if writer is not None else 0
+        return self._pending_data_size + cast("int", waiting)
+
+    async def drain_socket(self) -> None:
+        """Wait until the socket's buffer is below its high-water mark."""
+        self.write_out()
+        if self._transport is not None:
+            await self._transport.drain()
+
+    async def round_trip(self, timeout_s: float) -> None:
+        """PING and wait for the PONG, behind everything sent so far. Raises `TimeoutError`, `LinkDown`."""
+        if self._status != Client.CONNECTED or self._transport is None:
+            raise LinkDown
+        self.write_out()
+        pong: asyncio.Future[bool] = self._running_loop.create_future()
+        self._pongs.append(pong)
+        self._transport.write(b"PING\r\n")
+        # asyncio.wait leaves the future alone when time is up: nats-py must find it resolvable later.
+        done, _ = await asyncio.wait({pong}, timeout=timeout_s)
+        if not done:
+            raise TimeoutError
+        if self._status != Client.CONNECTED:
+            raise LinkDown
+
+    # -- facts ---------------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The server's INFO: server_id, version, max_payload, jetstream, connect_urls."""
+        return dict(self._server_info)
+
+    @property
+    def discovered(self) -> list[str]:
+        """Addresses of cluster members that the server told us of, with our scheme."""
+        return [server.uri.geturl() for server in self._server_pool if server.discovered]
+
+    def release_pongs(self) -> None:
+        """Let go of whoever waits for a PONG on a link that has ended."""
+        pongs, self._pongs = self._pongs, []
+        for pong in pongs:
+            if not pong.done():
+                pong.set_result(False)

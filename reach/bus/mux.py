@@ -1,0 +1,267 @@
+"""Who waits for which answer.
+
+One wildcard subscription a client receives every reply and frame; a table maps its last token to the call
+that waits. Calls are settled by an answer, by their deadline, by the broker (nobody listens, permission
+denied), by the link's end, or by word that the instance which had accepted them is gone: at once each time,
+so that no call waits for a timeout whose outcome is already known (cases 5 and 8). After `close` the table is
+empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from reach.bus.connection import LinkState
+from reach.bus.translate import denied_subject
+from reach.bus.wheel import DeadlineWheel
+from reach.errors import LinkDown, SchemaInvalid
+from reach.faults import Executed, Reason
+from reach.wire import codec, subjects
+from reach.wire.frame import Frame
+from reach.wire.reply import Failure, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reach.bus.connection import Connection
+    from reach.bus.internals import Delivery
+
+SUSPICION_S: Final = 0.15
+"""A call without any frame for this long is in doubt (design: max(150 ms, 3 × P99)); agents accept within 25 ms."""
+
+
+class Pending:
+    """One call that waits. `settle` is called once, with a reply or a failure; frames before that go to `on_frame`."""
+
+    __slots__ = ("accepted", "capability", "cancelled", "future", "generation", "message_id", "on_frame", "on_reply", "sent", "slot", "subject", "token")
+
+    def __init__(self, token: str, message_id: str, capability: str, subject: str, future: asyncio.Future[Reply | Failure]) -> None:
+        self.token = token
+        self.message_id = message_id
+        self.capability = capability
+        self.subject = subject
+        self.future = future
+        self.sent = 0.0
+        self.slot = 0
+        self.accepted: str | None = None
+        self.generation = 0
+        self.cancelled = False
+        self.on_frame: Callable[[Frame, int], None] | None = None
+        self.on_reply: Callable[[Reply], None] | None = None
+
+    def settle(self, outcome: Reply | Failure) -> None:
+        """Give the outcome; later ones are ignored."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+
+class Mux:
+    """The reply side of one client."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._prefix = connection.inbox + "."
+        self._cut = len(self._prefix)
+        self._pending: dict[str, Pending] = {}
+        self._by_instance: dict[str, set[str]] = {}
+        # Cancelled before anybody had accepted: told as soon as acceptance arrives. Bounded by the wheel.
+        self._orphans: dict[str, Pending] = {}
+        self._counter = 0
+        self._wheel = DeadlineWheel(self._loop, self._on_due)
+        self.serves: Callable[[str, str], bool] | None = None
+        """Whether an agent serves a capability, as far as the caller knows (set by the caller)."""
+        self.unheard = 0
+        self.late = 0
+        self._closed = False
+        self._inbox = connection.subscribe(self._prefix + "*", self._on_message)
+        self._gone = connection.subscribe(subjects.GONE_ALL, self._on_gone)
+        connection.on_state(self._on_state)
+        connection.denials.append(self._on_denied)
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def open(self, message_id: str, capability: str, subject: str, deadline: float) -> Pending:
+        """Reserve a place for an answer until loop time `deadline`."""
+        self._counter += 1
+        token = f"{self._counter:x}"
+        pending = Pending(token, message_id, capability, subject, self._loop.create_future())
+        pending.slot = self._wheel.add(token, deadline)
+        self._pending[token] = pending
+        return pending
+
+    def send(self, pending: Pending, data: bytes, headers: dict[str, str] | None = None) -> None:
+        """Publish the request of `pending`. Raises what `Connection.publish` raises; the place stays open."""
+        pending.sent = self._loop.time()
+        self._connection.publish(pending.subject, data, reply=self._prefix + pending.token, headers=headers)
+
+    def close_one(self, pending: Pending) -> None:
+        """Give a place back."""
+        if self._pending.pop(pending.token, None) is not None:
+            self._wheel.discard(pending.token, pending.slot)
+        if pending.accepted is not None:
+            self._forget_acceptance(pending)
+
+    def cancel(self, pending: Pending) -> None:
+        """Give a call up: its place is freed and whoever accepted it is told, now or when acceptance arrives."""
+        self.close_one(pending)
+        if pending.accepted is not None:
+            self._tell_cancel(pending.accepted, pending.message_id)
+        elif pending.sent and not pending.future.done():
+            pending.cancelled = True
+            self._orphans[pending.token] = pending
+            pending.slot = self._wheel.add(pending.token, self._loop.time() + 5.0)
+
+    def credit(self, instance: str, stream_id: str, size: int) -> None:
+        """Allow a producer `size` more bytes."""
+        body = codec.pack_trusted({"stream_id": stream_id, "bytes": size})
+        try:
+            self._connection.publish(subjects.ctl(instance, "credit"), body)
+        except LinkDown:
+            return  # the stream is judged by the disconnect itself
+
+    def close(self) -> None:
+        """Settle everything and stop listening."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
+        self._wheel.close()
+        self._orphans.clear()
+        self._inbox.drop()
+        self._gone.drop()
+        self._connection.off_state(self._on_state)
+        if self._on_denied in self._connection.denials:
+            self._connection.denials.remove(self._on_denied)
+
+    # -- what arrives --------------------------------------------------------------------------------
+
+    def _on_message(self, delivery: Delivery) -> None:
+        token = delivery.subject[self._cut :]
+        pending = self._pending.get(token)
+        if pending is None:
+            self._on_stray(token, delivery)
+            return
+        if delivery.headers is not None and delivery.no_responders:
+            pending.settle(Failure.of(Reason.NO_RESPONDERS))
+            return
+        try:
+            body = codec.unpack(delivery.data)
+        except SchemaInvalid:
+            pending.settle(Failure.of(Reason.NON_JSON_BODY))
+            return
+        if "ok" not in body:
+            self._on_frame(pending, body, len(delivery.data))
+        elif pending.on_reply is not None:
+            pending.on_reply(Reply.from_map(body))
+        else:
+            pending.settle(Reply.from_map(body))
+
+    def _on_frame(self, pending: Pending, body: dict[str, Any], size: int) -> None:
+        try:
+            frame = Frame.from_map(body)
+        except ValueError:
+            pending.settle(Failure.of(Reason.NON_JSON_BODY))
+            return
+        if frame.kind == "accepted":
+            self._accept(pending, frame)
+        if pending.on_frame is not None:
+            pending.on_frame(frame, size)
+        elif frame.kind == "error":
+            pending.settle(frame.failure())
+
+    def _accept(self, pending: Pending, frame: Frame) -> None:
+        body = frame.body if isinstance(frame.body, dict) else {}
+        instance, generation = body.get("instance"), body.get("generation")
+        if isinstance(instance, str) and isinstance(generation, int):
+            pending.accepted = instance
+            pending.generation = generation
+            self._by_instance.setdefault(instance, set()).add(pending.token)
+
+    def _on_stray(self, token: str, delivery: Delivery) -> None:
+        """An answer to a call that no longer waits: a late reply, or the acceptance of a cancelled call."""
+        orphan = self._orphans.get(token)
+        if orphan is None:
+            if delivery.no_responders:
+                self.unheard += 1
+            else:
+                self.late += 1
+            return
+        try:
+            frame = Frame.from_map(codec.unpack(delivery.data))
+        except (ValueError, SchemaInvalid):
+            self._drop_orphan(token)
+            return
+        if frame.kind == "accepted" and isinstance(frame.body, dict):
+            self._tell_cancel(str(frame.body.get("instance")), orphan.message_id)
+        if frame.kind != "ping":
+            self._drop_orphan(token)
+
+    def _drop_orphan(self, token: str) -> None:
+        orphan = self._orphans.pop(token, None)
+        if orphan is not None:
+            self._wheel.discard(token, orphan.slot)
+
+    def _tell_cancel(self, instance: str, message_id: str) -> None:
+        body = codec.pack_trusted({"message_id": message_id})
+        try:
+            self._connection.publish(subjects.ctl(instance, "cancel"), body)
+        except LinkDown:
+            return  # the instance sees its own deadline; there is no way to reach it sooner
+
+    def _forget_acceptance(self, pending: Pending) -> None:
+        tokens = self._by_instance.get(pending.accepted or "")
+        if tokens is not None:
+            tokens.discard(pending.token)
+            if not tokens:
+                del self._by_instance[pending.accepted or ""]
+
+    # -- what ends calls without an answer -----------------------------------------------------------
+
+    def _on_due(self, token: str) -> None:
+        pending = self._pending.get(token)
+        if pending is not None:
+            pending.settle(Failure.of(Reason.DEADLINE))
+            return
+        self._orphans.pop(token, None)
+
+    def _on_state(self, state: LinkState) -> None:
+        if state is not LinkState.CONNECTED:
+            self._orphans.clear()
+            self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
+
+    def _fail_all(self, failure: Failure) -> None:
+        for pending in list(self._pending.values()):
+            if pending.sent:
+                pending.settle(failure)
+
+    def _on_denied(self, text: str) -> None:
+        denied = denied_subject(text)
+        if denied is None:
+            return
+        operation, subject = denied
+        if operation != "publish":
+            return
+        message = f"the broker does not let this client publish to {subject}"
+        for pending in list(self._pending.values()):
+            if pending.subject.lower() == subject.lower():
+                pending.settle(Failure.of(Reason.AUTH_DENIED, message))
+
+    def _on_gone(self, delivery: Delivery) -> None:
+        """Judge the calls of an ended instance: accepted ones, and those nobody has accepted in good time."""
+        _, _, instance, generation = delivery.subject.split(".")
+        for token in list(self._by_instance.get(instance, ())):
+            pending = self._pending.get(token)
+            if pending is not None and str(pending.generation) == generation:
+                pending.settle(Failure.of(Reason.INSTANCE_GONE))
+        if self.serves is None:
+            return
+        agent_id = instance.rpartition("-")[0]
+        now = self._loop.time()
+        for pending in list(self._pending.values()):
+            in_doubt = pending.accepted is None and pending.sent and now - pending.sent > SUSPICION_S
+            if in_doubt and self.serves(agent_id, pending.capability):
+                pending.settle(Failure.of(Reason.INSTANCE_GONE))
+

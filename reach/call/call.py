@@ -1,0 +1,65 @@
+"""One call under way: everything the pipeline's steps hand to one another.
+
+Built by *prepare*, filled by the other steps, turned into the record by *tell*. It lives in the caller's
+process only; what crosses the wire is the envelope inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from reach.policy.retry import MAX_ATTEMPTS
+from reach.wire.record import Attempt, CallKind
+
+if TYPE_CHECKING:
+    from reach.call.context import CallContext
+    from reach.call.options import Options
+    from reach.wire.card import CapabilityCard
+    from reach.wire.envelope import Envelope
+    from reach.wire.reply import Failure
+
+
+@dataclass(slots=True)
+class Call:
+    """Times are loop seconds; `attempts` is what the record will say of each try."""
+
+    capability: str
+    kind: CallKind
+    envelope: Envelope
+    options: Options
+    around: CallContext
+    reach_id: str
+    began: float
+    began_ms: int
+    deadline: float
+    card: CapabilityCard | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    avoid: set[str] = field(default_factory=set)
+    admitted: float = 0.0
+    handler_ms: float = 0.0
+    inner_retried: bool = False
+    data_frames: int = 0
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether the capability says that repeating it is safe; not declared means not."""
+        return self.card is not None and self.card.idempotent
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the call carries an idempotency key."""
+        return self.envelope.idempotency_key is not None
+
+    @property
+    def max_attempts(self) -> int:
+        """How often it may be tried in all."""
+        return MAX_ATTEMPTS if self.options.retry else 1
+
+
+class Outlived(Exception):  # noqa: N818 - a control-flow word of the pipeline, never seen outside
+    """A step of the pipeline ended the call; `failure` is what to tell."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure

@@ -1,0 +1,143 @@
+"""Who is asking, and within what.
+
+A handler's nested calls inherit deadline, trace, session, tenant, task and trigger without being asked
+(behaviour CALL-4); application code sets the same things with `context` and `round`. Everything lives in one
+context variable that holds one frozen value, so reading it costs one look-up and a task started inside
+inherits it as asyncio inherits context variables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from reach.wire import names
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+ROUND_TIMEOUT_S: Final = 30.0
+"""Default length of a decision round (behaviour CALL-1)."""
+
+
+class Marks:
+    """What calls made inside one handler leave for the pipeline that runs the handler."""
+
+    __slots__ = ("cost", "retried")
+
+    def __init__(self) -> None:
+        self.retried = False
+        self.cost: float | None = None
+
+
+class Round:
+    """One decision round: knows its unfinished calls, and ends them when it ends."""
+
+    __slots__ = ("_open", "ended")
+
+    def __init__(self) -> None:
+        self._open: dict[object, Callable[[], None]] = {}
+        self.ended = False
+
+    def enter(self, call: object, give_up: Callable[[], None]) -> None:
+        """Note a call that runs; `give_up` ends it."""
+        self._open[call] = give_up
+
+    def leave(self, call: object) -> None:
+        """Note that a call ended by itself."""
+        self._open.pop(call, None)
+
+    def end(self) -> int:
+        """Give up every call that still runs; how many there were."""
+        self.ended = True
+        open_calls, self._open = self._open, {}
+        for give_up in open_calls.values():
+            give_up()
+        return len(open_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a call inherits. `deadline` is loop time in seconds; `chain` the capabilities above this one."""
+
+    deadline: float | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+    started_at: int = 0
+    session_id: str | None = None
+    tenant: str | None = None
+    task_id: str | None = None
+    agent_id: str | None = None
+    trigger: dict[str, Any] | None = None
+    chain: tuple[str, ...] = ()
+    marks: Marks | None = None
+    round: Round | None = None
+
+
+_EMPTY: Final = CallContext()
+_current: ContextVar[CallContext] = ContextVar("reach_call", default=_EMPTY)
+
+
+def current() -> CallContext:
+    """Give what surrounds the running code."""
+    return _current.get()
+
+
+def enter(context_value: CallContext) -> None:
+    """Set the context of the running task for the rest of its life (the inbound pipeline's own tasks)."""
+    _current.set(context_value)
+
+
+@contextmanager
+def context(
+    *,
+    agent_id: str | None = None,
+    session_id: str | None = None,
+    task_id: str | None = None,
+    tenant: str | None = None,
+    trigger: dict[str, Any] | None = None,
+) -> Iterator[None]:
+    """Say who is asking, for every call made inside; what is not given stays as it is around.
+
+    Sets variables only, starts nothing. `trigger` is `{turn, prompt_excerpt, tool}`. Raises `NameRefused` for an
+    id that is not one token.
+    """
+    given = {"agent_id": agent_id, "session_id": session_id, "task_id": task_id, "tenant": tenant}
+    for what, value in given.items():
+        if value is not None:
+            names.token(value, what)
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if trigger is not None:
+        changes["trigger"] = trigger
+    token = _current.set(replace(_current.get(), **changes))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@asynccontextmanager
+async def round_of_calls(*, timeout_s: float = ROUND_TIMEOUT_S) -> AsyncIterator[Round]:
+    """One decision round (exported as `reach.round`).
+
+    No call made inside, in this task or in tasks started inside, lasts longer than the round: `timeout_s` bounds
+    their deadlines, and leaving the block cancels those that are unfinished. Raises `ValueError` for a
+    `timeout_s` that is not positive.
+    """
+    if not timeout_s > 0:
+        msg = f"a round needs a positive timeout_s, not {timeout_s}"
+        raise ValueError(msg)
+    outer = _current.get()
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    if outer.deadline is not None:
+        deadline = min(deadline, outer.deadline)
+    this = Round()
+    token = _current.set(replace(outer, deadline=deadline, round=this))
+    try:
+        yield this
+    finally:
+        this.end()
+        _current.reset(token)

@@ -1,0 +1,96 @@
+"""What a caller may say about one call, in one value.
+
+`bus.request(…, timeout_s=3, target="x")` and `bus.with_options(priority="core")` build the same `Options`; a
+view's options are the defaults of its calls. Keeping them in one frozen object keeps `request()` small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+from reach.wire import names
+
+if TYPE_CHECKING:
+    from reach.wire.envelope import Priority
+
+
+class CallOptions(TypedDict, total=False):
+    """Keyword arguments of `request`, `stream`, `broadcast`, `publish` and `with_options`."""
+
+    timeout_s: float
+    target: str
+    require: dict[str, Any]
+    prefer: dict[str, Any]
+    idempotency_key: str
+    priority: Priority
+    session_id: str
+    task_id: str
+    tenant: str
+    trigger: dict[str, Any]
+    retry: bool
+    trace: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See `CallOptions`.
+
+    `timeout_s` is the whole call's; `target` names an agent; `require` excludes (`lang`, `region`, `version`,
+    any label), `prefer` weighs; `retry=False` allows one attempt only; `trace=True` asks for the hops.
+    """
+
+    timeout_s: float | None = None
+    target: str | None = None
+    require: dict[str, Any] | None = None
+    prefer: dict[str, Any] | None = None
+    idempotency_key: str | None = None
+    priority: Priority | None = None
+    session_id: str | None = None
+    task_id: str | None = None
+    tenant: str | None = None
+    trigger: dict[str, Any] | None = None
+    retry: bool = True
+    trace: bool = False
+
+    def merged(self, given: CallOptions) -> Options:
+        """Give these options with `given` on top, checked. Raises `TypeError`, `ValueError`, `NameRefused`."""
+        if not given:
+            return self
+        unknown = given.keys() - _NAMES
+        if unknown:
+            known = ", ".join(sorted(_NAMES))
+            msg = f"unknown option {sorted(unknown)[0]!r}; a call takes {known}"
+            raise TypeError(msg)
+        _check(given)
+        return replace(self, **given)
+
+
+_NAMES: Final = frozenset(field.name for field in fields(Options))
+_TOKENS: Final[tuple[Literal["target", "session_id", "task_id", "tenant"], ...]] = (
+    "target",
+    "session_id",
+    "task_id",
+    "tenant",
+)
+_PRIORITIES: Final = ("core", "normal", "offline")
+_MAX_KEY: Final = 256
+
+
+def _check(given: CallOptions) -> None:
+    timeout_s = given.get("timeout_s")
+    if timeout_s is not None and not 0 < timeout_s < float("inf"):
+        msg = f"timeout_s is a positive number of seconds, not {timeout_s}"
+        raise ValueError(msg)
+    for name in _TOKENS:
+        value = given.get(name)
+        if value is not None:
+            names.token(value, name)
+    key = given.get("idempotency_key")
+    if key is not None and not (isinstance(key, str) and 0 < len(key) <= _MAX_KEY):
+        msg = f"idempotency_key is a text of 1 to {_MAX_KEY} characters"
+        raise ValueError(msg)
+    priority = given.get("priority")
+    if priority is not None and priority not in _PRIORITIES:
+        msg = f"priority is one of {', '.join(_PRIORITIES)}, not {priority!r}"
+        raise ValueError(msg)

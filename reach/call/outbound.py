@@ -1,0 +1,419 @@
+"""The pipeline of a call: one function whose body is the order (design: prepare, admit, choose, send, judge, tell).
+
+`request` is the whole life of a call that wants one answer; `stream`, `broadcast` and `publish` (in
+`reach.call.outflow`) share its steps. Every call ends in a reply by its deadline and in exactly one record,
+whatever ends it, cancellation included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import random
+from typing import TYPE_CHECKING, Any
+
+from reach.call.call import Call, Outlived
+from reach.call.choose import Excluded, Route, choose
+from reach.call.prepare import prepare
+from reach.errors import LinkDown, ReachError
+from reach.faults import Executed, Reason
+from reach.policy.deadline import attempt_share_s, card_timeout_s
+from reach.policy.retry import Decision, Retry, Unknown, decide, timeout_may_retry
+from reach.registry.structure import compile_check
+from reach.wire import codec
+from reach.wire.record import Attempt, CallKind, ReachRecord
+from reach.wire.reply import Failure, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reach.bus.blobs import Blobs
+    from reach.bus.connection import Connection
+    from reach.bus.mux import Mux, Pending
+    from reach.call.options import Options
+    from reach.observe.metrics import Metrics
+    from reach.observe.records import Recorder
+    from reach.registry.cards import CardDirectory
+    from reach.wire.card import CapabilityCard
+
+_log = logging.getLogger("reach.call")
+
+MAX_OPEN_CALLS = 4096
+"""Calls of one capability that one process may have open (behaviour GUARD-1); it protects the process."""
+
+ENVELOPE_ROOM = 4096
+"""Bytes kept free in a message beside its payload: envelope fields, trace and headers."""
+
+BLOB_BUCKET = "reach_blobs_1h"
+"""Where payloads of calls go that do not fit one message."""
+
+
+class Outbound:
+    """The calling side of one client."""
+
+    def __init__(  # noqa: PLR0913 - the parts it is made of, each by name
+        self,
+        *,
+        connection: Connection,
+        mux: Mux,
+        directory: CardDirectory,
+        blobs: Blobs,
+        recorder: Recorder,
+        metrics: Metrics,
+    ) -> None:
+        self.connection = connection
+        self.mux = mux
+        self.directory = directory
+        self.blobs = blobs
+        self.recorder = recorder
+        self.metrics = metrics
+        self.loop = asyncio.get_running_loop()
+        self._open: dict[str, int] = {}
+        self._checks: dict[str, tuple[CapabilityCard, Callable[[dict[str, Any]], str | None]]] = {}
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that hold a slot right now."""
+        return sum(self._open.values())
+
+    async def request(self, capability: str, given: object, options: Options) -> Reply:
+        """Make one call; a failed one is a reply too. Raises only for mistakes of the program."""
+        # 1 prepare
+        call = self.prepare(capability, given, options, kind="request")
+        leave = self._join_round(call)
+        try:
+            # 2 admit
+            await self.admit(call)
+            while True:
+                # 3 choose
+                route = self.choose(call)
+                # 4 send
+                outcome = await self._send(call, route)
+                # 5 judge
+                if isinstance(outcome, Reply) and outcome.ok:
+                    break
+                decision, outcome = self.judge(call, outcome)
+                if not isinstance(decision, Retry):
+                    break
+                await asyncio.sleep(decision.delay_s)
+        except Outlived as ended:
+            outcome = ended.failure
+        except asyncio.CancelledError:
+            self.tell_cancelled(call)
+            raise
+        finally:
+            self.release(call)
+            leave()
+        # 6 tell
+        return self.tell(call, outcome)
+
+    # -- 1 prepare -----------------------------------------------------------------------------------
+
+    def prepare(self, capability: str, given: object, options: Options, *, kind: CallKind) -> Call:
+        """Build the call; its card, when known, says how long it may take."""
+        card = self.directory.known(capability)
+        return prepare(
+            capability,
+            given,
+            options,
+            kind=kind,
+            source=self.connection.who,
+            now=self.loop.time(),
+            default_s=card_timeout_s(card),
+        )
+
+    def _join_round(self, call: Call) -> Callable[[], None]:
+        around = call.around.round
+        if around is None:
+            return _nothing
+        task = asyncio.current_task()
+        if task is None:
+            return _nothing
+        around.enter(call, task.cancel)
+        return lambda: around.leave(call)
+
+    # -- 2 admit -------------------------------------------------------------------------------------
+
+    async def admit(self, call: Call) -> None:
+        """Let the call in, or end it without a message: link, card, structure, size, slot."""
+        if not self.connection.connected:
+            await self._wait_for_link(call)
+        card = self.directory.known(call.capability)
+        if card is None:
+            card = await self.directory.card_for(call.capability)
+            if card is not None and call.options.timeout_s is None and call.envelope.timeout_ms is None:
+                # The first call of a capability learns its timeout only now.
+                call.deadline = min(call.deadline, call.began + card_timeout_s(card)) if (
+                    card_timeout_s(card) < card_timeout_s(None)
+                ) else self._widened(call, card)
+        call.card = card
+        if card is not None and card.input_schema is not None:
+            wrong = self._check_of(card)(call.envelope.payload)
+            if wrong is not None:
+                raise Outlived(Failure.of(Reason.SCHEMA, wrong))
+        held = self._open.get(call.capability, 0)
+        if held >= MAX_OPEN_CALLS:
+            limit = {"name": "open calls of one capability", "owner": "this process", "used": held, "allowed": held}
+            message = f"this process already has {held} open calls of {call.capability}"
+            raise Outlived(Failure.of(Reason.OVERLOADED, message, retry_after_ms=100, limit=limit))
+        self._open[call.capability] = held + 1
+        call.admitted = self.loop.time()
+
+    def _widened(self, call: Call, card: CapabilityCard) -> float:
+        """Give the deadline of a card that allows more than the default, within what surrounds the call."""
+        wanted = call.began + card_timeout_s(card)
+        around = call.around.deadline
+        return wanted if around is None else min(wanted, around)
+
+    async def _wait_for_link(self, call: Call) -> None:
+        if not await self.connection.wait_connected(call.deadline - self.loop.time()):
+            where = self.connection.settings.display
+            message = f"the connection to NATS at {where} is down ({self.connection.last_error or 'closed'})"
+            raise Outlived(Failure.of(Reason.DISCONNECTED, message))
+
+    def _check_of(self, card: CapabilityCard) -> Callable[[dict[str, Any]], str | None]:
+        found = self._checks.get(card.tag)
+        if found is None or found[0] is not card:
+            found = (card, compile_check(card.input_schema or {}))
+            self._checks[card.tag] = found
+        return found[1]
+
+    def release(self, call: Call) -> None:
+        """Give the slot back."""
+        if call.admitted:
+            held = self._open.get(call.capability, 0) - 1
+            if held > 0:
+                self._open[call.capability] = held
+            else:
+                self._open.pop(call.capability, None)
+
+    # -- 3 choose ------------------------------------------------------------------------------------
+
+    def choose(self, call: Call) -> Route:
+        """Give the subject of the next attempt."""
+        envelope = call.envelope
+        cards = self.directory.cards(call.capability) if envelope.require or envelope.prefer or call.avoid else ()
+        route = choose(call, cards, pick=random())  # noqa: S311 - spreading load, not a secret
+        if isinstance(route, Excluded):
+            message = f"no instance of {call.capability} meets what the call requires: {route.why}"
+            raise Outlived(Failure.of(Reason.NO_RESPONDERS, message))
+        return route
+
+    # -- 4 send --------------------------------------------------------------------------------------
+
+    async def _send(self, call: Call, route: Route) -> Reply | Failure:
+        """Make one attempt: one publish, one future, one deadline."""
+        pending = await self.publish(call, route)
+        attempt = call.attempts[-1]
+        try:
+            outcome = await pending.future
+            if isinstance(outcome, Reply) and outcome.blob is not None:
+                outcome = await self._fetched(call, outcome)
+        except asyncio.CancelledError:
+            self.mux.cancel(pending)
+            raise
+        if isinstance(outcome, Failure) and outcome.reason is Reason.DEADLINE:
+            self.mux.cancel(pending)
+        else:
+            self.mux.close_one(pending)
+        self.note(call, attempt, pending, outcome)
+        return outcome
+
+    async def publish(
+        self, call: Call, route: Route, *, whole: bool = False, frames: bool = True
+    ) -> Pending:
+        """Send the envelope; the answer is awaited on the place that is returned.
+
+        `whole` gives this attempt all the time that is left; without `frames` the answer is one message.
+        """
+        envelope = call.envelope
+        number = len(call.attempts) + 1
+        if not self.connection.connected:
+            await self._wait_for_link(call)
+        now = self.loop.time()
+        left_s = call.deadline - now
+        may_retry = not whole and timeout_may_retry(
+            idempotent=call.idempotent, keyed=call.keyed, attempt=number, max_attempts=call.max_attempts
+        )
+        share_s = attempt_share_s(left_s, may_retry=may_retry)
+        if share_s <= 0:
+            raise Outlived(Failure.of(Reason.DEADLINE, executed=Executed.NO))
+        envelope.attempt = number
+        envelope.frames = frames
+        envelope.timeout_ms = max(1, int(share_s * 1000))
+        envelope.expires_at = call.began_ms + int((now - call.began + share_s) * 1000)
+        data = await self._packed(call)
+        pending = self.mux.open(envelope.message_id, call.capability, route.subject, now + share_s)
+        call.attempts.append(
+            Attempt(n=number, subject=route.subject, started_ms=(now - call.began) * 1000, instance=route.instance)
+        )
+        try:
+            self.mux.send(pending, data)
+        except LinkDown:
+            pending.settle(Failure.of(Reason.DISCONNECTED))
+        return pending
+
+    async def _packed(self, call: Call) -> bytes:
+        """Encode the envelope; a payload that does not fit one message goes through the blob store."""
+        envelope = call.envelope
+        data = envelope.pack()
+        room = self.connection.max_payload - ENVELOPE_ROOM
+        if envelope.blob is None and len(data) <= room:
+            return data
+        if envelope.blob is None:
+            body = codec.pack(envelope.payload)
+            most = call.card.max_payload_bytes if call.card is not None else 32 * 1024 * 1024
+            if len(body) > most:
+                message = f"the payload has {len(body)} bytes; {call.capability} takes at most {most}"
+                raise Outlived(Failure.of(Reason.TOO_LARGE, message))
+            try:
+                envelope.blob = await self.blobs.put(body, bucket=BLOB_BUCKET)
+            except ReachError as error:
+                raise Outlived(Failure.of_error(error)) from None
+        inline, envelope.payload = envelope.payload, {}
+        try:
+            return envelope.pack()
+        finally:
+            envelope.payload = inline
+
+    async def _fetched(self, call: Call, reply: Reply) -> Reply | Failure:
+        most = call.card.max_payload_bytes if call.card is not None else 32 * 1024 * 1024
+        try:
+            async with asyncio.timeout(call.deadline - self.loop.time()):
+                body = await self.blobs.get(reply.blob or {}, limit=most)
+                reply.data = codec.unpack(body).get("data")
+        except TimeoutError:
+            return Failure.of(Reason.DEADLINE, executed=Executed.YES)
+        except ReachError as error:
+            failure = Failure.of_error(error)
+            failure.executed = Executed.YES
+            return failure
+        reply.blob = None
+        return reply
+
+    def note(self, call: Call, attempt: Attempt, pending: Pending, outcome: Reply | Failure) -> None:
+        """Write down what became of an attempt."""
+        attempt.took_ms = (self.loop.time() - call.began) * 1000 - attempt.started_ms
+        attempt.instance = pending.accepted or attempt.instance
+        if isinstance(outcome, Reply):
+            attempt.instance = outcome.instance or attempt.instance
+            attempt.provider = outcome.provider
+            call.handler_ms = outcome.latency_ms
+            call.inner_retried = call.inner_retried or outcome.retried
+            failure = outcome.error
+        else:
+            failure = outcome
+        if attempt.provider is None and attempt.instance is not None:
+            attempt.provider = attempt.instance.rpartition("-")[0]
+        if failure is None:
+            attempt.decision = "done"
+            return
+        attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
+
+    # -- 5 judge -------------------------------------------------------------------------------------
+
+    def judge(self, call: Call, outcome: Reply | Failure) -> tuple[Decision, Reply | Failure]:
+        """Decide what follows a failed attempt, from what is known about execution."""
+        failure = outcome.error if isinstance(outcome, Reply) else outcome
+        if failure is None:
+            failure = Failure.of(Reason.UNMAPPED)
+        attempt = call.attempts[-1]
+        decision = decide(
+            failure,
+            idempotent=call.idempotent,
+            keyed=call.keyed,
+            attempt=attempt.n,
+            left_s=call.deadline - self.loop.time(),
+            streaming_started=call.data_frames > 0,
+            budget_ok=True,
+            jitter=random(),  # noqa: S311 - spreading load, not a secret
+            inner_retried=call.inner_retried,
+            max_attempts=call.max_attempts,
+        )
+        attempt.decision = decision.word
+        if isinstance(decision, Unknown):
+            return decision, Failure.of(Reason.OUTCOME_UNKNOWN, cause=decision.cause)
+        if isinstance(decision, Retry) and decision.elsewhere and attempt.instance is not None:
+            call.avoid.add(attempt.instance)
+        return decision, outcome
+
+    # -- 6 tell --------------------------------------------------------------------------------------
+
+    def tell(self, call: Call, outcome: Reply | Failure) -> Reply:
+        """Make the reply that the caller sees, and the record, metrics and mark that remain."""
+        latency_ms = (self.loop.time() - call.began) * 1000
+        if isinstance(outcome, Reply):
+            reply = outcome
+        else:
+            reply = Reply(ok=False, error=outcome, message_id=call.envelope.message_id)
+        last = call.attempts[-1] if call.attempts else None
+        if last is not None:
+            reply.instance = reply.instance or last.instance
+            reply.provider = reply.provider or last.provider
+        if reply.error is not None:
+            self._localise(call, reply.error)
+        reply.attempt = max(1, len(call.attempts))
+        reply.latency_ms = latency_ms
+        reply.reach_id = call.reach_id
+        reply.retried = call.inner_retried or len(call.attempts) > 1
+        if reply.retried and call.around.marks is not None:
+            call.around.marks.retried = True
+        if reply.ok and not call.options.trace:
+            reply.trace = None
+        failure = reply.error
+        self.remember(call, "ok" if failure is None else "failed", failure, latency_ms)
+        return reply
+
+    def _localise(self, call: Call, failure: Failure) -> None:
+        """Say what the caller can use: near names for a capability that nobody serves."""
+        if failure.reason is Reason.NO_RESPONDERS and call.card is None:
+            near = self.directory.nearest(call.capability)
+            if near:
+                failure.message = f"{failure.message} Nobody serves {call.capability!r}; near: {', '.join(near)}."
+
+    def tell_cancelled(self, call: Call) -> None:
+        """Record a call whose caller left."""
+        latency_ms = (self.loop.time() - call.began) * 1000
+        if call.attempts and not call.attempts[-1].decision:
+            call.attempts[-1].took_ms = latency_ms - call.attempts[-1].started_ms
+            call.attempts[-1].decision = "cancelled"
+        self.remember(call, "cancelled", Failure.of(Reason.CANCELLED), latency_ms)
+
+    def remember(self, call: Call, outcome: str, failure: Failure | None, latency_ms: float) -> None:
+        """Write the one record of a call and count it."""
+        envelope = call.envelope
+        last = call.attempts[-1] if call.attempts else None
+        record = ReachRecord(
+            reach_id=call.reach_id,
+            at=call.began_ms,
+            capability=call.capability,
+            kind=call.kind,
+            outcome=outcome,  # type: ignore[arg-type]  # one of the three words, by construction
+            code=None if failure is None else failure.code.value,
+            reason=None if failure is None else failure.reason.value,
+            provider=None if last is None else last.provider,
+            instance=None if last is None else last.instance,
+            node=self.connection.who,
+            latency_ms=latency_ms,
+            retried=call.inner_retried or len(call.attempts) > 1,
+            caller=envelope.source,
+            agent_id=call.around.agent_id,
+            session_id=envelope.session_id,
+            task_id=envelope.task_id,
+            tenant=envelope.tenant,
+            trace_id=None if envelope.trace is None else envelope.trace.trace_id,
+            attempts=call.attempts,
+            phases={
+                "admit_ms": max(0.0, (call.admitted - call.began) * 1000) if call.admitted else latency_ms,
+                "wait_ms": sum(attempt.took_ms for attempt in call.attempts),
+                "handler_ms": call.handler_ms,
+            },
+        )
+        self.recorder.write(record)
+        self.metrics.call_finished(record)
+
+
+def _nothing() -> None:
+    return
+
+

@@ -1,0 +1,113 @@
+"""Step 1 of a call: an envelope, ids, and the time it has.
+
+What the caller passed becomes parameters (a dict, a pydantic model or an `Envelope`); everything else is
+inherited from what surrounds the call (behaviour CALL-1, CALL-4). Mistakes of the program, such as a value
+that cannot cross the wire, raise here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from pydantic import BaseModel
+
+from reach import ids
+from reach.call.call import Call
+from reach.call.context import current
+from reach.policy.deadline import narrow
+from reach.wire import codec
+from reach.wire.envelope import Envelope, is_envelope
+from reach.wire.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reach.call.options import Options
+    from reach.wire.record import CallKind
+
+Parameters = "Envelope | BaseModel | Mapping[str, Any] | None"
+
+
+def parameters_of(given: object) -> dict[str, Any]:
+    """Give the parameter map of what a caller passed. Raises `TypeError` in words, `NotOnTheWire` with a path."""
+    if given is None:
+        return {}
+    if isinstance(given, BaseModel):
+        params = given.model_dump(mode="python", by_alias=True)
+    elif isinstance(given, dict):
+        params = given
+    else:
+        msg = f"parameters are a dict, a pydantic model or a reach.Envelope, not {type(given).__name__}"
+        raise TypeError(msg)
+    codec.check(params)
+    return params
+
+
+def envelope_of(given: object) -> Envelope:
+    """Give a fresh envelope for what a caller passed; the caller's own object is never changed."""
+    if isinstance(given, Envelope):
+        codec.check(given.payload)
+        # A new id: an envelope that is sent twice is two calls, and a reply must find the right one.
+        return Envelope(
+            payload=given.payload,
+            type=given.type,
+            source=given.source,
+            target=given.target,
+            session_id=given.session_id,
+            tenant=given.tenant,
+            timeout_ms=given.timeout_ms,
+            idempotency_key=given.idempotency_key,
+            priority=given.priority,
+            task_id=given.task_id,
+            require=given.require,
+            prefer=given.prefer,
+            trigger=given.trigger,
+            trace=given.trace,
+        )
+    if isinstance(given, dict) and is_envelope(given):
+        return envelope_of(Envelope.from_map(given))
+    return Envelope(payload=parameters_of(given))
+
+
+def prepare(
+    capability: str, given: object, options: Options, *, kind: CallKind, source: str, now: float, default_s: float
+) -> Call:
+    """Build the call. `now` is loop time, `default_s` what the capability gets when nobody says otherwise."""
+    around = current()
+    envelope = envelope_of(given)
+    asked_s = options.timeout_s
+    if asked_s is None and envelope.timeout_ms is not None:
+        asked_s = envelope.timeout_ms / 1000
+    surrounding_s = None if around.deadline is None else around.deadline - now
+    scope_s = anyio.current_effective_deadline() - now
+    timeout_s = narrow(asked_s if asked_s is None or asked_s > 0 else 1e-9, default_s, surrounding_s, scope_s)
+    wall_ms = int(time.time() * 1000)
+    envelope.source = around.agent_id or envelope.source or source
+    envelope.capability = capability
+    envelope.target = options.target or envelope.target
+    envelope.session_id = options.session_id or envelope.session_id or around.session_id
+    envelope.task_id = options.task_id or envelope.task_id or around.task_id
+    envelope.tenant = options.tenant or envelope.tenant or around.tenant
+    envelope.trigger = options.trigger or envelope.trigger or around.trigger
+    envelope.require = options.require or envelope.require
+    envelope.prefer = options.prefer or envelope.prefer
+    envelope.idempotency_key = options.idempotency_key or envelope.idempotency_key
+    if options.priority is not None:
+        envelope.priority = options.priority
+    if around.trace_id is not None:
+        envelope.trace = Trace(around.trace_id, ids.span_id(), [], around.started_at or wall_ms)
+    elif envelope.trace is None:
+        envelope.trace = Trace(ids.trace_id(), ids.span_id(), [], wall_ms)
+    return Call(
+        capability=capability,
+        kind=kind,
+        envelope=envelope,
+        options=options,
+        around=around,
+        reach_id=ids.reach_id(),
+        began=now,
+        began_ms=wall_ms,
+        deadline=now + timeout_s,
+    )

@@ -1,0 +1,269 @@
+"""An agent: capabilities as decorated functions, served concurrently with a limit for each.
+
+The class collects what is served; `serve` brings one instance of it to life (connection, membership, NATS
+service answers, pipeline) and takes it down again without losing a call (behaviour LIFE-7): say goodbye,
+withdraw, finish what runs, answer what is queued, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from reach import ids
+from reach.runtime.context import Context
+from reach.runtime.executor import AsyncExecutor, Executor, ProcessExecutor, ThreadExecutor
+from reach.runtime.face import Kind
+from reach.runtime.instance import Instance
+from reach.runtime.job import Served
+from reach.runtime.service import semver
+from reach.runtime.signature import bind
+from reach.wire import names
+from reach.wire.card import CapabilityCard, Card
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reach.bus.settings import Settings
+    from reach.observe.records import Recorder
+    from reach.runtime.signature import Handler
+
+_log = logging.getLogger("reach.agent")
+
+MAX_ASYNC: Final = 64
+"""Default `max_concurrency` of coroutines and streams (behaviour GUARD-1)."""
+
+MAX_THREADS: Final = 20
+"""Default `max_concurrency` of functions that run in threads (behaviour GUARD-1)."""
+
+DEFAULT_TIMEOUT_S: Final = 15.0
+"""How long a capability may take unless it says otherwise (behaviour CALL-1)."""
+
+DRAIN_S: Final = 30.0
+"""How long leaving may take before what still runs is ended (behaviour LIFE-7)."""
+
+ExecutorName = Literal["async", "thread", "process"]
+F = TypeVar("F", bound=Callable[..., Any])
+Hook = Callable[[], Awaitable[None] | None]
+
+
+class Agent:
+    """A named set of capabilities. Decorate functions with `capability`, then `run()` it."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        *,
+        version: str = "0.0.0",
+        owner: str = "",
+        display_name: str = "",
+        region: str = "",
+        labels: Mapping[str, str] | None = None,
+        langs: Sequence[str] = (),
+    ) -> None:
+        """Name the agent.
+
+        `agent_id` is one token of [A-Za-z0-9_-] and the *provider* in replies; `version` is semantic (2.3.1);
+        `region`, `labels` and `langs` are what calls can require or prefer. Raises `NameRefused`, `ValueError`.
+        """
+        self.agent_id = names.token(agent_id, "agent id")
+        self.version = semver(version)
+        self.owner = owner
+        self.display_name = display_name or agent_id
+        self.region = region
+        self.labels = dict(labels or {})
+        self.langs = tuple(langs)
+        self._served: dict[str, Served] = {}
+        self._start_hooks: list[Hook] = []
+        self._stop_hooks: list[Hook] = []
+        self._instance: Instance | None = None
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.agent_id} {self.version}: {', '.join(self._served) or 'nothing yet'}>"
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """Names of what it serves."""
+        return tuple(self._served)
+
+    def capability(  # noqa: PLR0913 - the facts of a card, each by its name
+        self,
+        name: str,
+        *,
+        idempotent: bool = False,
+        timeout_s: float | None = None,
+        max_concurrency: int | None = None,
+        priority: int = 10,
+        weight: float = 1.0,
+        description: str = "",
+        executor: ExecutorName | None = None,
+        max_payload_bytes: int = 32 * 1024 * 1024,
+    ) -> Callable[[F], F]:
+        """Serve a function as a capability.
+
+        `async def` runs in the loop, `def` in a thread, or in a worker process with `executor="process"` (for
+        computing; the function must be importable); generators are streams. `idempotent=True` says that doing
+        it twice is the same as once: only then are timeouts retried. Raises `NameRefused`, `TypeError`,
+        `ValueError` at decoration for what could not be served.
+        """
+
+        def serve(function: F) -> F:
+            tag = names.capability(name)
+            if tag in self._served:
+                raise ValueError(f"{self.agent_id} already serves {tag!r}: give one of the two another name")
+            if timeout_s is not None and not timeout_s > 0:
+                raise ValueError(f"timeout_s of {tag!r} is a positive number of seconds, not {timeout_s}")
+            if max_concurrency is not None and max_concurrency < 1:
+                raise ValueError(f"max_concurrency of {tag!r} is at least 1, not {max_concurrency}")
+            frame = inspect.currentframe()
+            caller = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
+            handler = bind(
+                function,
+                capability=tag,
+                context_types=(Context,),
+                namespace=caller,
+                offloaded=executor == "process",
+            )
+            chosen, limit = _executor_for(handler, executor, max_concurrency)
+            card = CapabilityCard(
+                tag=tag,
+                description=description or inspect.getdoc(function) or "",
+                kind="stream" if _is_stream(handler) else "request",
+                weight=weight,
+                priority=priority,
+                idempotent=idempotent,
+                timeout_s=timeout_s,
+                max_concurrency=limit,
+                max_payload_bytes=max_payload_bytes,
+                input_schema=handler.input_schema,
+                output_schema=handler.output_schema,
+            )
+            self._served[tag] = Served(
+                card=card,
+                handler=handler,
+                executor=chosen,
+                limit=limit,
+                timeout_s=timeout_s or (120.0 if _is_stream(handler) else DEFAULT_TIMEOUT_S),
+                is_stream=_is_stream(handler),
+            )
+            return function
+
+        return serve
+
+    def on_start(self, hook: Hook) -> Hook:
+        """Run `hook` (sync or async, no arguments) before the first request is taken."""
+        self._start_hooks.append(hook)
+        return hook
+
+    def on_stop(self, hook: Hook) -> Hook:
+        """Run `hook` after the last answer was given."""
+        self._stop_hooks.append(hook)
+        return hook
+
+    def card(self, instance: str, generation: int) -> Card:
+        """Give the card of one instance."""
+        return Card(
+            agent_id=self.agent_id,
+            instance=instance,
+            generation=generation,
+            version=self.version,
+            display_name=self.display_name,
+            owner=self.owner,
+            capabilities=tuple(served.card for served in self._served.values()),
+            supported_langs=self.langs,
+            region=self.region,
+            labels=self.labels,
+        )
+
+    async def serve(
+        self,
+        *,
+        settings: Settings | None = None,
+        stop: asyncio.Event | None = None,
+        ready: Callable[[Instance], None] | None = None,
+        recorder: Recorder | None = None,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        """Serve until `stop` is set or the task is cancelled, then leave without losing a call.
+
+        `ready` is told once requests are taken. Raises `Unreachable`, `ConfigError` when there is no NATS to
+        serve at, `ValueError` when there is nothing to serve.
+        """
+        if not self._served:
+            raise ValueError(
+                f"{self.agent_id} serves nothing yet: decorate a function with "
+                f"@agent.capability('some.name') before running it"
+            )
+        instance = Instance(self, ids.instance_id(self.agent_id), list(self._served.values()), recorder=recorder)
+        await instance.open(settings)
+        try:
+            for hook in self._start_hooks:
+                await _call(hook)
+            await instance.join()
+            if ready is not None:
+                ready(instance)
+            await (stop or asyncio.Event()).wait()
+        finally:
+            # A cancelled serve() drains too: whoever wants it gone at once kills the process.
+            with_shield = asyncio.ensure_future(self._leave(instance, drain_s))
+            await _finish(with_shield)
+
+    async def _leave(self, instance: Instance, drain_s: float) -> None:
+        try:
+            await instance.leave(drain_s)
+            for hook in self._stop_hooks:
+                await _call(hook)
+        finally:
+            await instance.close()
+
+    def run(self) -> None:
+        """Serve in this process until SIGTERM or SIGINT (`reach.run` for several agents)."""
+        from reach.runtime.run import run  # noqa: PLC0415 - run knows agents; agents know it only here
+
+        run(self)
+
+
+def _is_stream(handler: Handler) -> bool:
+    return handler.kind in {Kind.STREAM, Kind.SYNC_STREAM}
+
+
+def _executor_for(
+    handler: Handler, asked: ExecutorName | None, max_concurrency: int | None
+) -> tuple[Executor, int]:
+    """Give where a handler runs, and how many at once. Raises `ValueError` for what cannot be."""
+    in_loop = handler.kind in {Kind.ASYNC, Kind.STREAM}
+    if asked == "process":
+        limit = max_concurrency or 2
+        return ProcessExecutor(handler.function, limit=limit), limit
+    if in_loop:
+        if asked == "thread":
+            raise ValueError(f"{handler.capability!r} is `async def`, which runs in the loop: make it `def` for threads")
+        return AsyncExecutor(), max_concurrency or MAX_ASYNC
+    if asked == "async":
+        raise ValueError(f"{handler.capability!r} is a plain `def`, which would block the loop: make it `async def`")
+    limit = max_concurrency or MAX_THREADS
+    return ThreadExecutor(limit), limit
+
+
+async def _call(hook: Hook) -> None:
+    outcome = hook()
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+async def _finish(leaving: asyncio.Future[None]) -> None:
+    """Wait for `leaving` even if this task is cancelled meanwhile, then pass the cancellation on."""
+    cancelled: asyncio.CancelledError | None = None
+    while not leaving.done():
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError as error:
+            if leaving.cancelled():
+                raise
+            cancelled = error
+    leaving.result()
+    if cancelled is not None:
+        raise cancelled

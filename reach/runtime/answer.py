@@ -1,0 +1,139 @@
+"""How an agent answers: in kind, in one message or in frames, through the blob store where it must.
+
+Msgpack is answered with msgpack and JSON with a whole JSON reply; a result that is too large for one message
+goes into the blob store and the reply carries the reference in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from reach.errors import LinkDown, NotOnTheWire, ReachError, UpstreamFailure
+from reach.faults import Executed, Reason
+from reach.wire import codec
+from reach.wire.frame import Frame
+from reach.wire.reply import Failure, Reply
+
+if TYPE_CHECKING:
+    from reach.bus.blobs import Blobs
+    from reach.bus.connection import Connection
+    from reach.runtime.job import Job
+
+_log = logging.getLogger("reach.agent")
+
+ROOM = 2048
+"""Bytes kept free in a message beside its data."""
+
+BLOB_BUCKET = "reach_blobs_1h"
+
+
+class Answers:
+    """Sends replies and frames of one instance."""
+
+    def __init__(self, connection: Connection, blobs: Blobs, *, provider: str, instance: str, generation: int) -> None:
+        self._connection = connection
+        self._blobs = blobs
+        self._provider = provider
+        self._instance = instance
+        self._generation = generation
+        self.unsent = 0
+
+    def reply(self, ok: bool, *, data: Any = None, error: Failure | None = None) -> Reply:  # noqa: FBT001
+        """Build a reply in this instance's name."""
+        return Reply(ok=ok, data=data, error=error, provider=self._provider, instance=self._instance)
+
+    def refuse(self, reply_to: str, *, message_id: str, as_json: bool, failure: Failure, attempt: int = 1) -> None:
+        """Answer a request that no job was made of."""
+        if not reply_to:
+            return
+        reply = self.reply(ok=False, error=failure)
+        reply.message_id = message_id
+        reply.attempt = attempt
+        self._publish(reply_to, codec.pack_json(reply.to_map(full=True)) if as_json else codec.pack(reply.to_map()))
+
+    def send(self, job: Job, reply: Reply) -> None:
+        """Send the one reply of a job. Raises `NotOnTheWire`, `TooLargeForOne`."""
+        m = reply.to_map(full=job.as_json)
+        data = codec.pack_json(m) if job.as_json else codec.pack(m)
+        if len(data) > self._connection.max_payload - ROOM:
+            raise TooLargeForOne(len(data))
+        self._publish(job.reply_to, data)
+
+    async def send_large(self, job: Job, reply: Reply) -> None:
+        """Send a reply whose data goes through the blob store. Raises `ReachError` when there is none."""
+        body = {"data": reply.data}
+        packed = codec.pack_json(body) if job.as_json else codec.pack(body)
+        most = job.served.card.max_payload_bytes
+        if len(packed) > most:
+            message = f"the result has {len(packed)} bytes; {job.served.name} answers with at most {most}"
+            raise UpstreamFailure(message, reason=Reason.BAD_RESULT)
+        reply.blob = await self._blobs.put(packed, bucket=BLOB_BUCKET)
+        reply.data = None
+        self.send(job, reply)
+
+    def accepted(self, job: Job) -> None:
+        """Tell the caller which instance has its call."""
+        job.accepted = True
+        body = {"instance": self._instance, "generation": self._generation, "provider": self._provider}
+        self._frame(job, Frame(job.envelope.message_id, 0, "accepted", body))
+
+    def data(self, job: Job, value: Any) -> int:
+        """Send one datum of a stream; its size in bytes. Raises `NotOnTheWire`, `UpstreamFailure` when too large."""
+        frame = Frame(job.envelope.message_id, job.sent_frames + 1, "data", value)
+        packed = codec.pack(frame.to_map())
+        most = self._connection.max_payload
+        if len(packed) > most:
+            message = f"a part of the stream has {len(packed)} bytes; the broker takes {most}: yield smaller parts"
+            raise UpstreamFailure(message, reason=Reason.BAD_RESULT)
+        job.sent_frames += 1
+        self._publish(job.reply_to, packed)
+        return len(packed)
+
+    def ping(self, job: Job) -> None:
+        """Prove that a silent stream is alive."""
+        self._frame(job, Frame(job.envelope.message_id, job.sent_frames, "ping"))
+
+    def end(self, job: Job, reply: Reply) -> None:
+        """Send the clean end of a stream."""
+        body = {key: value for key, value in reply.to_map().items() if key != "data"}
+        self._frame(job, Frame(job.envelope.message_id, job.sent_frames + 1, "end", body))
+
+    def error(self, job: Job, failure: Failure) -> None:
+        """Send the failed end of a stream."""
+        self._frame(job, Frame(job.envelope.message_id, job.sent_frames + 1, "error", failure.to_map()))
+
+    def _frame(self, job: Job, frame: Frame) -> None:
+        self._publish(job.reply_to, codec.pack_trusted(frame.to_map()))
+
+    def _publish(self, subject: str, data: bytes) -> None:
+        try:
+            self._connection.publish(subject, data)
+        except LinkDown:
+            # The caller's own link, or ours, has judged this call already.
+            self.unsent += 1
+
+
+class TooLargeForOne(Exception):  # noqa: N818 - tells the sender to take the other way
+    """A reply that does not fit one message."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes")
+        self.size = size
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """Give what a caller may know of an exception of the handler; None for one that is not a handler's own.
+
+    An error that came out of a nested call (it carries a `reach_id`) says nothing about *this* call's
+    execution: the handler had begun, so `executed` is `yes`.
+    """
+    if isinstance(error, ReachError):
+        failure = Failure.of_error(error)
+        if error.reach_id is not None:
+            failure.executed = Executed.YES
+            failure.retryable = False
+        return failure
+    if isinstance(error, NotOnTheWire):
+        return Failure.of(Reason.BAD_RESULT, f"the result cannot cross the wire: {error}")
+    return None

@@ -1,0 +1,373 @@
+"""The pipeline of a request at the agent: one function whose body is the order.
+
+`receive` runs inside the read loop and only decides whether there is work (parse, expiry, overload); `_work` is
+the order of everything else: fetch, check, run under the caller's deadline, answer. Starting a task a request is
+one of the two audited exceptions from task groups: `close` ends and awaits every one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from reach.bus.wheel import DeadlineWheel
+from reach.call.context import CallContext, current, enter
+from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid
+from reach.faults import Executed, Reason
+from reach.runtime.answer import Answers, TooLargeForOne, failure_of
+from reach.runtime.context import Context
+from reach.runtime.job import EndedBy, Job, Served
+from reach.runtime.streaming import StreamRunner
+from reach.wire import codec, subjects
+from reach.wire.envelope import Envelope, is_envelope
+from reach.wire.reply import Failure, Reply
+from reach.wire.trace import Hop, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reach.bus.blobs import Blobs
+    from reach.bus.internals import Delivery
+    from reach.call.client import Bus
+
+_log = logging.getLogger("reach.agent")
+
+ACCEPT_AFTER_S: Final = 0.025
+"""A handler that has not finished this long after receipt tells its caller who has the call (design, section 4)."""
+
+
+class Inbound:
+    """The serving side of one instance."""
+
+    def __init__(self, *, answers: Answers, blobs: Blobs, bus: Bus, agent_id: str, instance: str) -> None:
+        self._answers = answers
+        self._blobs = blobs
+        self._bus = bus
+        self._agent_id = agent_id
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
+        self._jobs: dict[str, Job] = {}
+        self._by_message: dict[str, Job] = {}
+        self._counter = 0
+        self._wheel = DeadlineWheel(self._loop, self._on_due)
+        self._to_accept: deque[tuple[float, Job]] = deque()
+        self._accept_timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._streams = StreamRunner(answers)
+
+    @property
+    def inflight(self) -> int:
+        """Requests in work."""
+        return len(self._jobs)
+
+    # -- in the read loop ----------------------------------------------------------------------------
+
+    def receive(self, served: Served, delivery: Delivery) -> None:
+        """Take a request off the socket: refuse it now, or start its work."""
+        as_json = codec.is_json(delivery.data)
+        try:
+            envelope = self._parse(served, delivery)
+        except SchemaInvalid as error:
+            self._answers.refuse(
+                delivery.reply, message_id="", as_json=as_json, failure=Failure.of_error(error)
+            )
+            return
+        timeout_s = served.timeout_s if envelope.timeout_ms is None else envelope.timeout_ms / 1000
+        self._counter += 1
+        job = Job(
+            token=f"{self._counter:x}",
+            served=served,
+            envelope=envelope,
+            reply_to=delivery.reply,
+            as_json=as_json,
+            received=delivery.received,
+            deadline=delivery.received + timeout_s,
+        )
+        refusal = self._refusal(job)
+        if refusal is not None:
+            served.refused += 1
+            if job.wants_answer:
+                self._refuse(job, refusal)
+            return
+        served.running += 1
+        self._jobs[job.token] = job
+        self._by_message[envelope.message_id] = job
+        self._idle.clear()
+        job.slot = self._wheel.add(job.token, job.deadline)
+        if envelope.frames and job.wants_answer:
+            self._accept_later(job)
+        job.task = self._loop.create_task(self._work(job))
+
+    def _parse(self, served: Served, delivery: Delivery) -> Envelope:
+        if not delivery.data:
+            body: dict[str, Any] = {}
+        else:
+            body = codec.unpack(delivery.data)
+        envelope = Envelope.from_map(body) if is_envelope(body) else Envelope(payload=body)
+        envelope.tenant = subjects.tenant_of(delivery.subject) or envelope.tenant
+        envelope.capability = served.name
+        return envelope
+
+    def _refusal(self, job: Job) -> Failure | None:
+        """Why a request is not started, or None. Everything here is `executed=no`."""
+        now = self._loop.time()
+        served = job.served
+        if job.deadline <= now:
+            return Failure.of(Reason.DEADLINE, executed=Executed.NO)
+        if served.running >= served.limit:
+            limit = {
+                "name": f"max_concurrency of {served.name}",
+                "owner": self._agent_id,
+                "used": served.running,
+                "allowed": served.limit,
+            }
+            message = f"{self._agent_id} already works on {served.running} calls of {served.name}, its limit"
+            return Failure.of(Reason.OVERLOADED, message, retry_after_ms=self._wait_ms(served), limit=limit)
+        return None
+
+    def _wait_ms(self, served: Served) -> int:
+        """Estimate when a slot falls free: the mean time of a call over the slots, 10 ms to 1 s."""
+        mean_ms = served.busy_ms / served.done if served.done else 100.0
+        return int(min(1000.0, max(10.0, mean_ms / served.limit)))
+
+    def _refuse(self, job: Job, failure: Failure) -> None:
+        self._answers.refuse(
+            job.reply_to,
+            message_id=job.envelope.message_id,
+            as_json=job.as_json,
+            failure=failure,
+            attempt=job.envelope.attempt,
+        )
+
+    # -- control -------------------------------------------------------------------------------------
+
+    def cancel(self, message_id: str) -> bool:
+        """The caller left: end the handler's scope. Works on a saturated agent, since it takes no slot."""
+        job = self._by_message.get(message_id)
+        if job is None:
+            return False
+        job.stop(EndedBy.CANCEL)
+        return True
+
+    def credit(self, stream_id: str, size: int) -> None:
+        """Let a stream send more."""
+        job = self._by_message.get(stream_id)
+        if job is not None and size > 0:
+            job.give_credit(size)
+
+    def _on_due(self, token: str) -> None:
+        job = self._jobs.get(token)
+        if job is not None:
+            job.stop(EndedBy.DEADLINE)
+
+    def _accept_later(self, job: Job) -> None:
+        due = job.received + ACCEPT_AFTER_S
+        self._to_accept.append((due, job))
+        if self._accept_timer is None:
+            self._accept_timer = self._loop.call_at(due, self._accept_due)
+
+    def _accept_due(self) -> None:
+        self._accept_timer = None
+        now = self._loop.time()
+        queue = self._to_accept
+        while queue and (queue[0][1].finished or queue[0][0] <= now):
+            _, job = queue.popleft()
+            if not job.finished and not job.accepted:
+                self._answers.accepted(job)
+        if queue:
+            self._accept_timer = self._loop.call_at(queue[0][0], self._accept_due)
+
+    # -- the order of the work -----------------------------------------------------------------------
+
+    async def _work(self, job: Job) -> None:
+        handler = job.served.handler
+        value: Any = None
+        failure: Failure | None = None
+        job.entered = True
+        try:
+            # 1 stopped before it began?
+            if job.ended_by is not None:
+                raise asyncio.CancelledError  # noqa: TRY301 - the one place that says what an ended job means
+            # 2 fetch what did not fit the message
+            params = job.envelope.payload if job.envelope.blob is None else await self._fetched(job)
+            # 3 check
+            context = Context(job, self._bus, self._instance) if handler.wants_context else None
+            args, kwargs = handler.arguments(params, context)
+            # 4 inherit, for nested calls
+            enter(self._context_of(job))
+            # 5 run under the caller's deadline
+            job.started = True
+            if job.served.is_stream:
+                value = await self._streams.run(job, args, kwargs)
+            else:
+                value = await job.served.executor.run(handler, args, kwargs, on_late=self._late(job))
+                # 6 check the result
+                value = handler.result(value)
+        except asyncio.CancelledError:
+            failure = self._ended(job)
+        except Exception as error:  # noqa: BLE001 - every failure of a handler becomes a reply
+            failure = self._failure(job, error)
+        # 7 answer
+        try:
+            if job.wants_answer:
+                await self._answer(job, value, failure)
+        except asyncio.CancelledError:
+            self._refuse(job, self._ended(job))
+        finally:
+            self._finish(job, failure)
+
+    async def _fetched(self, job: Job) -> dict[str, Any]:
+        blob = job.envelope.blob or {}
+        return codec.unpack(await self._blobs.get(blob, limit=job.served.card.max_payload_bytes))
+
+    def _context_of(self, job: Job) -> CallContext:
+        envelope = job.envelope
+        trace = envelope.trace
+        chain = current().chain if envelope.trace is None else ()
+        return CallContext(
+            deadline=job.deadline,
+            trace_id=None if trace is None else trace.trace_id,
+            span_id=None if trace is None else trace.span_id,
+            started_at=0 if trace is None else trace.started_at,
+            session_id=envelope.session_id,
+            tenant=envelope.tenant,
+            task_id=envelope.task_id,
+            agent_id=self._agent_id,
+            trigger=envelope.trigger,
+            chain=(*chain, job.served.name),
+            marks=job.marks,
+        )
+
+    def _late(self, job: Job) -> Callable[[], None]:
+        """Give what a thread calls that returned after its call had ended: only now is its slot free (CALL-4)."""
+        job.holds_slot = True
+
+        def returned() -> None:
+            job.holds_slot = False
+            if job.finished:
+                job.served.running -= 1
+
+        return returned
+
+    def _ended(self, job: Job) -> Failure:
+        """Say what became of a job that was stopped from outside."""
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        executed = Executed.MAYBE if job.started else Executed.NO
+        if job.ended_by is EndedBy.DEADLINE:
+            return Failure.of(Reason.DEADLINE, executed=executed)
+        if job.ended_by is EndedBy.CANCEL:
+            return Failure.of(Reason.CANCELLED, executed=executed)
+        if job.ended_by is EndedBy.STOP:
+            return Failure.of(Reason.INSTANCE_GONE, executed=executed)
+        # The handler cancelled itself: its own mistake, and nobody else's.
+        return Failure.of(Reason.HANDLER_ERROR)
+
+    def _failure(self, job: Job, error: Exception) -> Failure:
+        """Say what a caller may know of an exception; the rest goes to the agent's own log, without values."""
+        if isinstance(error, NotExecuted):
+            return Failure.of(Reason.HANDLER_ERROR, executed=Executed.NO)
+        known = failure_of(error)
+        if known is not None:
+            if not job.started:
+                known.executed = Executed.NO
+            return known
+        _log.error("%s failed: %s [%s]", job.served.name, where_raised(error), job.envelope.message_id)
+        return Failure.of(Reason.HANDLER_ERROR)
+
+    async def _answer(self, job: Job, value: Any, failure: Failure | None) -> None:
+        reply = self._answers.reply(ok=failure is None, data=value, error=failure)
+        reply.message_id = job.envelope.message_id
+        reply.attempt = job.envelope.attempt
+        reply.latency_ms = (self._loop.time() - job.received) * 1000
+        reply.retried = job.marks.retried
+        reply.cost = job.marks.cost
+        if job.envelope.trace is not None and failure is not None:
+            reply.trace = self._traced(job, reply)
+        if job.in_frames:
+            if failure is None:
+                self._answers.end(job, reply)
+            else:
+                self._answers.error(job, failure)
+            return
+        try:
+            self._answers.send(job, reply)
+        except TooLargeForOne:
+            await self._answer_large(job, reply)
+        except NotOnTheWire as error:
+            reply.ok, reply.data, reply.error = False, None, failure_of(error)
+            self._answers.send(job, reply)
+
+    async def _answer_large(self, job: Job, reply: Reply) -> None:
+        try:
+            await self._answers.send_large(job, reply)
+        except ReachError as error:
+            failure = Failure.of_error(error)
+            failure.executed = Executed.YES
+            reply.ok, reply.data, reply.blob, reply.error = False, None, None, failure
+            self._answers.send(job, reply)
+
+    def _traced(self, job: Job, reply: Reply) -> Trace | None:
+        trace = job.envelope.trace
+        if trace is None:
+            return None
+        now_ms = int(time.time() * 1000)
+        status = "ok" if reply.error is None else reply.error.code.value
+        hop = Hop(self._instance, int(now_ms - reply.latency_ms), round(reply.latency_ms, 3), None, status)
+        return Trace(trace.trace_id, trace.span_id, [*trace.hops, hop], trace.started_at)
+
+    def _finish(self, job: Job, failure: Failure | None) -> None:
+        """Give everything back; a slot that a thread still holds follows when it returns."""
+        served = job.served
+        job.finished = True
+        self._jobs.pop(job.token, None)
+        if self._by_message.get(job.envelope.message_id) is job:
+            del self._by_message[job.envelope.message_id]
+        self._wheel.discard(job.token, job.slot)
+        served.done += 1
+        served.failed += failure is not None
+        served.busy_ms += (self._loop.time() - job.received) * 1000
+        if not job.holds_slot:
+            served.running -= 1
+        if not self._jobs:
+            self._idle.set()
+
+    # -- end -----------------------------------------------------------------------------------------
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is in work; whether that came about in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End what still runs (its callers are told), and await every task that was started here."""
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        for job in list(self._jobs.values()):
+            job.stop(EndedBy.STOP)
+        if tasks:
+            await asyncio.wait(tasks, timeout=5.0)
+        if self._accept_timer is not None:
+            self._accept_timer.cancel()
+            self._accept_timer = None
+        self._to_accept.clear()
+        self._wheel.close()
+
+
+def where_raised(error: BaseException) -> str:
+    """Name an exception's type and the line that raised it: enough to find the bug, without any value in it."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is None:
+        return type(error).__name__
+    code = frame.tb_frame.f_code
+    return f"{type(error).__name__} at {code.co_filename}:{frame.tb_lineno} in {code.co_name}"

@@ -1,0 +1,174 @@
+"""One start of one agent: its connection, memberships and pipeline, from birth to a loss-free end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from reach import ids
+from reach.bus.connection import Connection, LinkState
+from reach.bus.keys import Role
+from reach.bus.settings import Settings, resolve
+from reach.call.client import Bus, Core
+from reach.errors import LinkDown, SchemaInvalid
+from reach.observe.metrics import Metrics
+from reach.observe.records import Recorder
+from reach.runtime.answer import Answers
+from reach.runtime.inbound import Inbound
+from reach.runtime.membership import Membership
+from reach.runtime.service import Service
+from reach.wire import codec, subjects
+
+if TYPE_CHECKING:
+    from reach.bus.internals import Delivery
+    from reach.runtime.agent import Agent
+    from reach.runtime.job import Served
+
+_log = logging.getLogger("reach.agent")
+
+WITHDRAW_S: Final = 5.0
+"""How long withdrawing may take before leaving goes on without it."""
+
+
+class Instance:
+    """A running instance. `name` is `<agent_id>-<8 characters>`, `generation` its start in epoch milliseconds."""
+
+    def __init__(self, agent: Agent, name: str, served: list[Served], *, recorder: Recorder | None = None) -> None:
+        self._agent = agent
+        self.name = name
+        self.generation = ids.generation()
+        self.served = served
+        self.started_at = time.time()
+        self._own_recorder = recorder is None
+        self._recorder = recorder
+        self._leaving = False
+
+    @property
+    def agent_id(self) -> str:
+        """The agent's name."""
+        return self._agent.agent_id
+
+    @property
+    def bus(self) -> Bus:
+        """A bus over this instance's own connection."""
+        return self._bus
+
+    @property
+    def connection(self) -> Connection:
+        """This instance's connection."""
+        return self._connection
+
+    @property
+    def inflight(self) -> int:
+        """Requests in work."""
+        return self._inbound.inflight
+
+    async def open(self, settings: Settings | None) -> None:
+        """Connect. Raises `Unreachable`, `ConfigError`."""
+        found = settings or resolve(role=Role.AGENT)
+        recorder = self._recorder if self._recorder is not None else Recorder.from_env()
+        self._recorder = recorder
+        self._connection = await Connection.open(
+            found, role=Role.AGENT.value, who=self.name, generation=self.generation
+        )
+        self._core = Core(self._connection, recorder=recorder, metrics=Metrics())
+        self._bus = Bus(self._core)
+        answers = Answers(
+            self._connection,
+            self._core.blobs,
+            provider=self.agent_id,
+            instance=self.name,
+            generation=self.generation,
+        )
+        self._inbound = Inbound(
+            answers=answers, blobs=self._core.blobs, bus=self._bus, agent_id=self.agent_id, instance=self.name
+        )
+        self._membership = Membership(
+            self._connection, agent_id=self.agent_id, instance=self.name, receive=self._inbound.receive
+        )
+        self._control = [
+            self._connection.subscribe(subjects.ctl(self.name, "cancel"), self._on_cancel),
+            self._connection.subscribe(subjects.ctl(self.name, "credit"), self._on_credit),
+            self._connection.subscribe(subjects.ctl(self.name, "ping"), self._on_ping),
+        ]
+
+    async def join(self) -> None:
+        """Take requests from now on."""
+        for one in self.served:
+            await one.executor.start()
+        self._service = Service(
+            self._connection, self._agent.card(self.name, self.generation), stats=lambda: self.served
+        )
+        self._service.start()
+        self._membership.join(self.served)
+        self._connection.on_state(self._on_state)
+        await self._connection.flush()
+
+    async def leave(self, drain_s: float) -> None:
+        """Stop taking requests, and finish what was taken, within `drain_s` seconds."""
+        self._leaving = True
+        began = asyncio.get_running_loop().time()
+        if self._connection.connected:
+            body = codec.pack({"instance": self.name, "generation": self.generation, "reason": "stopping"})
+            try:
+                self._connection.publish(subjects.goodbye(self.name), body)
+                async with asyncio.timeout(WITHDRAW_S):
+                    self._service.stop()
+                    await self._membership.withdraw()
+                    await self._membership.leave()
+            except (LinkDown, TimeoutError):
+                _log.warning("%s could not withdraw in order: the link is down", self.name)
+        left_s = drain_s - (asyncio.get_running_loop().time() - began)
+        if not await self._inbound.wait_idle(max(0.0, left_s)):
+            _log.warning("%s ends %d calls that were not done within %s s", self.name, self.inflight, drain_s)
+        await self._inbound.close()
+
+    async def close(self) -> None:
+        """Close everything; what was published before is sent."""
+        self._connection.off_state(self._on_state)
+        for one in self.served:
+            await one.executor.close()
+        await self._inbound.close()
+        await self._core.close()
+        await self._connection.close()
+        if self._own_recorder and self._recorder is not None:
+            self._recorder.close()
+
+    # -- control -------------------------------------------------------------------------------------
+
+    def _on_state(self, state: LinkState) -> None:
+        if state is LinkState.DISCONNECTED:
+            self._membership.forget()
+        elif state is LinkState.CONNECTED and not self._leaving:
+            self._membership.join(self.served)
+
+    def _on_cancel(self, delivery: Delivery) -> None:
+        message_id = _field(delivery, "message_id")
+        if isinstance(message_id, str):
+            self._inbound.cancel(message_id)
+
+    def _on_credit(self, delivery: Delivery) -> None:
+        stream_id, size = _field(delivery, "stream_id"), _field(delivery, "bytes")
+        if isinstance(stream_id, str) and isinstance(size, int):
+            self._inbound.credit(stream_id, size)
+
+    def _on_ping(self, delivery: Delivery) -> None:
+        if delivery.reply:
+            body = {
+                "instance": self.name,
+                "generation": self.generation,
+                "at": _field(delivery, "at") or 0,
+                "ready": not self._leaving,
+                "inflight": self.inflight,
+            }
+            answer = codec.pack_json(body) if codec.is_json(delivery.data) else codec.pack(body)
+            self._connection.publish(delivery.reply, answer)
+
+
+def _field(delivery: Delivery, name: str) -> object:
+    try:
+        return codec.unpack(delivery.data).get(name) if delivery.data else None
+    except SchemaInvalid:
+        return None

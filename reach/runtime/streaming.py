@@ -1,0 +1,117 @@
+"""Running a handler that yields: a stream of frames, or one list for a caller that does not know frames.
+
+Credit in bytes bounds what is under way (behaviour STREAM-3): a slow reader suspends the generator. While the
+generator itself is silent, pings prove that it lives; they are not data and reset no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from reach.errors import UpstreamFailure
+from reach.faults import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from reach.runtime.answer import Answers
+    from reach.runtime.job import Job
+
+INITIAL_CREDIT: Final = 256 * 1024
+"""Bytes of a stream that may be under way before its reader has given more."""
+
+PING_S: Final = 5.0
+"""A stream that is silent for this long sends a ping."""
+
+MAX_COLLECTED: Final = 100_000
+"""Parts that are collected for a caller without frames before the answer is refused as too long."""
+
+
+class StreamRunner:
+    """Runs generator handlers of one instance."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the generator to its end. Gives the list of its parts for a caller without frames, else None."""
+        parts = self._iterate(job, args, kwargs)
+        if not job.in_frames:
+            return await self._collected(job, parts)
+        if job.wants_answer and not job.accepted:
+            self._answers.accepted(job)
+        job.credit = INITIAL_CREDIT
+        pinger = self._ping_later(job)
+        try:
+            async for part in parts:
+                value = job.served.handler.result(part)
+                if job.credit <= 0:
+                    await self._credited(job)
+                job.credit -= self._answers.data(job, value)
+        finally:
+            pinger.stop()
+            await parts.aclose()  # type: ignore[attr-defined]  # both branches of _iterate are async generators
+        return None
+
+    async def _collected(self, job: Job, parts: AsyncIterator[Any]) -> list[Any]:
+        collected: list[Any] = []
+        async for part in parts:
+            collected.append(job.served.handler.result(part))
+            if len(collected) > MAX_COLLECTED:
+                message = f"{job.served.name} has more than {MAX_COLLECTED} parts: ask for it as a stream"
+                raise UpstreamFailure(message, reason=Reason.BAD_RESULT)
+        return collected
+
+    async def _iterate(self, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        handler = job.served.handler
+        generator = handler.function(*args, **kwargs)
+        if handler.kind == "stream":
+            try:
+                async for part in generator:
+                    yield part
+            finally:
+                await generator.aclose()
+            return
+        done = object()
+        while True:
+            part = await job.served.executor.step(_next, generator, done)
+            if part is done:
+                return
+            yield part
+
+    async def _credited(self, job: Job) -> None:
+        while job.credit <= 0:
+            job.credit_waiter = self._loop.create_future()
+            try:
+                await job.credit_waiter
+            finally:
+                job.credit_waiter = None
+
+    def _ping_later(self, job: Job) -> _Pinger:
+        return _Pinger(self._loop, self._answers, job)
+
+
+class _Pinger:
+    """Sends a ping for each PING_S in which no data frame was sent."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, answers: Answers, job: Job) -> None:
+        self._loop = loop
+        self._answers = answers
+        self._job = job
+        self._seen = 0
+        self._timer = loop.call_later(PING_S, self._tick)
+
+    def _tick(self) -> None:
+        if self._job.sent_frames == self._seen:
+            self._answers.ping(self._job)
+        self._seen = self._job.sent_frames
+        self._timer = self._loop.call_later(PING_S, self._tick)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+def _next(generator: Iterator[Any], done: object) -> Any:
+    return next(generator, done)
