@@ -183,14 +183,18 @@ async def test_a_sibling_in_backoff_delays_nobody(crew: Crew, clock: ManualClock
 async def test_past_its_limit_a_group_ends_and_says_why(
     crew: Crew, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """LIFE-9: the fourth failure in 60 s ends the group, siblings stopped in order; the reason has the numbers."""
+    """LIFE-9: the fourth failure in 60 s ends the group, siblings stopped too, and the reason has numbers."""
     supervisor = Supervisor(crew.specs("abc"), supervision=under(Strategy.ONE_FOR_ONE))
-    with pytest.raises(ExceptionGroup) as raised:
+
+    async def scenario() -> None:
         async with running(supervisor, clock):
             for _ in range(4):
                 crew.latest["b"].fail()
                 await anyio.wait_all_tasks_blocked()
                 await clock.run_for(7.0)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await scenario()
     (escalated,) = raised.value.exceptions
     assert isinstance(escalated, Escalated)
     assert ("top/b", ["-c", "-a"]) == (escalated.path, crew.log[-2:])
@@ -201,7 +205,7 @@ async def test_past_its_limit_a_group_ends_and_says_why(
 async def test_a_child_past_its_limit_makes_the_parent_restart_the_group(
     crew: Crew, clock: ManualClock
 ) -> None:
-    """LIFE-9: a group that gives up is one failed child to its parent, whose strategy restarts the whole of it."""
+    """LIFE-9: a group that gives up is one failed child to its parent, whose strategy restarts it whole."""
 
     def group() -> Supervisor:
         return Supervisor(crew.specs("xy"), supervision=under(Strategy.ONE_FOR_ONE, max_restarts=1))
@@ -216,7 +220,7 @@ async def test_a_child_past_its_limit_makes_the_parent_restart_the_group(
             crew.latest["x"].fail()
             await anyio.wait_all_tasks_blocked()
             await clock.run_for(1.5)
-        # One restart by the group itself; then it ends (y), the parent stops what came after it, and begins anew.
+        # One restart by the group itself; then it ends (y), and the parent restarts it and what came after.
         assert ["+x", "-y", "-last", "+x", "+y", "+last"] == crew.log[4:]
         assert {"first": "running", "group": "running", "last": "running"} == parent.states
         assert crew.latest["x"].place is not None
@@ -239,7 +243,7 @@ async def test_escalate_hands_the_first_failure_up(crew: Crew, clock: ManualCloc
 
 
 async def test_a_child_that_cannot_start_is_tried_again(crew: Crew, clock: ManualClock) -> None:
-    """Failing to start is failing: siblings that do not depend on it start meanwhile, and it has its backoff."""
+    """Failing to start is failing: siblings start meanwhile, and it has its backoff."""
     crew.unfit.add("a")
     told: list[str] = []
     supervisor = Supervisor(crew.specs("ab"), supervision=under(Strategy.ONE_FOR_ONE))
@@ -288,9 +292,8 @@ async def test_a_child_that_does_not_stop_is_cancelled_in_bounded_time(
 
 async def test_cancelling_a_supervisor_cancels_its_children(crew: Crew, clock: ManualClock) -> None:
     """No child outlives its supervisor, whichever way that ends."""
-    async with anyio.create_task_group() as tasks:
-        async with running(Supervisor(crew.specs("ab")), clock):
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks, running(Supervisor(crew.specs("ab")), clock):
+        tasks.cancel_scope.cancel()
     assert {"xa", "xb"} == set(crew.log[2:])
 
 
