@@ -8,8 +8,12 @@ Least privilege by the table of subjects (docs: reference of subjects). The rule
   responders" answer, on which failing fast rests, so the broker refuses it.
 - Replies to our own inboxes and to `_INBOX` are granted outright, which costs the server no bookkeeping;
   inboxes of another prefix are answered under `allow_responses`, with room for a stream.
-- JetStream is granted request by request and stream by stream. Readers may make ephemeral consumers only:
-  by name they could take over, or delete, a durable consumer of the platform.
+- JetStream is granted request by request and stream by stream. Readers may make ephemeral consumers; making
+  durable ones, and deleting or pulling from those of others, is refused.
+
+What the broker cannot enforce, because it looks at the subject of a request only: a client may name any
+subject for its reply, so an answer can be made to arrive on `ctl` (agents must judge a control message by
+more than its subject); and the body of a consumer request may name a consumer that exists.
 
 All of this is pure: from roles to subjects, and from those to text.
 """

@@ -1,10 +1,12 @@
 """The buckets that exist from the start: made where they are missing, and verified before they are relied on.
 
-A publish to a subject that no stream covers is not refused, it times out; a bucket that exists with other rules
-fails later and elsewhere. So the platform makes what is missing, puts right what may be changed on a living bucket,
-refuses what cannot, and then asks the server which stream has each subject. Doing it again changes nothing.
+A publish to a subject that no stream covers is not refused, it times out; a bucket that exists with other
+rules fails later and elsewhere. So the platform makes what is missing, puts right what may be changed on a
+living bucket, refuses what cannot, and then asks the server which stream has each subject. Doing it again
+changes nothing.
 
-What an operator may choose (replicas, placement, size limits, compression, a description) is left as it is found.
+What an operator may choose (replicas, placement, size limits, compression, a description) is left as it is
+found.
 """
 
 from __future__ import annotations
@@ -108,7 +110,8 @@ async def provision(
         Names of the buckets that were made or changed; empty when all was as it should be.
 
     Raises:
-        ConfigError: JetStream is off or full, or a bucket exists that cannot serve; says which, why, and the cure.
+        ConfigError: JetStream is off or full, or a bucket exists that cannot serve; says which, why, and
+        the cure.
     """
     changed: list[str] = []
     for store in stores:
@@ -124,12 +127,12 @@ async def provision(
 def covers(pattern: str, subject: str) -> bool:
     """Whether every subject that `subject` matches is matched by `pattern` (both may hold wildcards)."""
     wanted, given = subject.split("."), pattern.split(".")
-    for index, token in enumerate(given):
-        if token == ">":
+    for index, part in enumerate(given):
+        if part == ">":
             return index < len(wanted)
         if index >= len(wanted) or wanted[index] == ">":
             return False
-        if token not in {"*", wanted[index]}:
+        if part not in {"*", wanted[index]}:
             return False
     return len(given) == len(wanted)
 
@@ -238,7 +241,8 @@ def _explain(exc: APIError, store: Store) -> str:
         subjects = ", ".join(store.subjects)
         return (
             f"Bucket {store.bucket} cannot be made: another stream already stores {subjects}. "
-            f"Find it with `nats stream ls --subject '{store.subjects[0]}'`, and remove it or use another account."
+            f"Find it with `nats stream ls --subject '{store.subjects[0]}'`, and remove it, "
+            "or use another account."
         )
     if exc.err_code in _OUT_OF_STORAGE:
         return (
