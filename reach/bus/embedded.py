@@ -43,6 +43,7 @@ DEFAULT_PORT = 4222
 """NATS's own."""
 
 ANY_PORT = 0
+MAX_PORT = 65535
 SYSTEM_CHOOSES = -1
 """What nats-server calls any free port."""
 
@@ -303,7 +304,7 @@ def _start_on_some_port(
     """Try the ports in turn; what was not free is noted."""
     busy: list[int] = []
     for candidate in _candidates(folder, port):
-        if candidate != ANY_PORT and not _is_free(plan.host, candidate):
+        if not _is_free(plan.host, candidate):
             busy.append(candidate)
             continue
         chosen = replace(plan, port=candidate if candidate != ANY_PORT else SYSTEM_CHOOSES)
@@ -337,6 +338,8 @@ def _is_free(host: str, port: int) -> bool:
         ConfigError: nobody like us could, free or not.
     """
     try:
+        if not ANY_PORT <= port <= MAX_PORT:
+            raise OverflowError("there is no such port")  # getaddrinfo would take it for another one.
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             # As the server does: a port whose last connections are still closing is free.

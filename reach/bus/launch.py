@@ -191,7 +191,7 @@ def _failure(log: str) -> Exception:
         return PortTaken()
     if "no space left on device" in log:
         return ConfigError(f"NATS did not start: its disk is full. Make room, or set REACH_HOME.{_tail(log)}")
-    return ConfigError(f"NATS did not start.{_tail(log)} {ELSEWHERE}")
+    return ConfigError(f"NATS did not start.{_tail(log)}{ELSEWHERE}")
 
 
 def _log_since(path: Path, start: int) -> str:
@@ -205,5 +205,8 @@ def _log_since(path: Path, start: int) -> str:
 
 
 def _tail(log: str) -> str:
-    lines = [line for line in log.splitlines() if line.strip()][-LOG_TAIL_LINES:]
-    return " The end of its log:\n  " + "\n  ".join(lines) if lines else " Its log is empty."
+    """The last lines that say more than that all is well."""
+    lines = [line for line in log.splitlines() if line.strip() and "[INF]" not in line][-LOG_TAIL_LINES:]
+    return (
+        "\nThe end of its log:\n  " + "\n  ".join(lines) + "\n" if lines else " Its log says nothing more. "
+    )

@@ -70,9 +70,10 @@ def main(arguments: list[str]) -> int:
         pass
     finally:
         ended_by_itself = server.poll() is not None
-        _end(server)
+        # First of all, so that nobody finds a server that is about to end.
         with contextlib.suppress(OSError):
             os.unlink(record)  # noqa: PTH108 - pathlib would cost a third of this program's start
+        _end(server)
     return 1 if ended_by_itself else 0
 
 
