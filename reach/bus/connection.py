@@ -111,7 +111,9 @@ class Subscription:
 class Connection:
     """One client of NATS, across as many links as it takes. Open with `Connection.open`, end with `close`."""
 
-    def __init__(self, settings: Settings, *, role: str, who: str | None = None, generation: int | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, role: str, who: str | None = None, generation: int | None = None
+    ) -> None:
         self.settings = settings
         self.role = role
         self.client_id = ids.new_id()
@@ -155,7 +157,9 @@ class Connection:
             if refused or connection._loop.time() + pause >= deadline:
                 raise connection._explain(error)
             await asyncio.sleep(pause)
-        connection._keeper = asyncio.create_task(connection._keep(), name=f"reach connection {connection.who}")
+        connection._keeper = asyncio.create_task(
+            connection._keep(), name=f"reach connection {connection.who}"
+        )
         return connection
 
     # -- state ---------------------------------------------------------------------------------------
@@ -250,7 +254,9 @@ class Connection:
             msg = f"the server did not answer a PING within {timeout_s} s"
             raise CallTimeout(msg) from None
 
-    async def request(self, subject: str, data: bytes, *, timeout_s: float, headers: dict[str, str] | None = None) -> bytes:
+    async def request(
+        self, subject: str, data: bytes, *, timeout_s: float, headers: dict[str, str] | None = None
+    ) -> bytes:
         """Ask once on the control plane (calls go through the mux). Raises `LinkDown`, `CallTimeout`, `Unreachable`."""
         answer: asyncio.Future[Delivery] = self._loop.create_future()
 
@@ -386,7 +392,7 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 await link.connect(**options)
         except BaseException:
-            link.release_pongs()
+            await link.abandon()
             raise
         self.link = link
         self.epoch += 1
@@ -466,5 +472,3 @@ def _short(error: BaseException) -> str:
         return error.message
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
-
-

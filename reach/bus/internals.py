@@ -10,6 +10,7 @@ UNSUB (nats-py's `flush` writes PING past its own pending list) nor break the re
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from nats.aio.client import Client
@@ -61,7 +62,7 @@ class NatsLink(Client):
         if handler is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
-        parsed = cast("dict[str, str] | None", await self._process_headers(headers)) if headers else None
+        parsed = await self._process_headers(headers) if headers else None
         delivery = Delivery(subject.decode(), reply.decode(), data, parsed, self._running_loop.time())
         try:
             handler(delivery)
@@ -130,7 +131,7 @@ class NatsLink(Client):
         """Wait until the socket's buffer is below its high-water mark."""
         self.write_out()
         if self._transport is not None:
-            await self._transport.drain()
+            await self._transport.drain()  # type: ignore[no-untyped-call]
 
     async def round_trip(self, timeout_s: float) -> None:
         """PING and wait for the PONG, behind everything sent so far. Raises `TimeoutError`, `LinkDown`."""
@@ -158,6 +159,15 @@ class NatsLink(Client):
     def discovered(self) -> list[str]:
         """Addresses of cluster members that the server told us of, with our scheme."""
         return [server.uri.geturl() for server in self._server_pool if server.discovered]
+
+    async def abandon(self) -> None:
+        """Close the socket of a link that never came up; nats-py leaves it open when the login is refused."""
+        self.release_pongs()
+        if self._transport is None:
+            return
+        self._transport.close()
+        with suppress(OSError, asyncio.CancelledError):
+            await asyncio.shield(self._transport.wait_closed())
 
     def release_pongs(self) -> None:
         """Let go of whoever waits for a PONG on a link that has ended."""

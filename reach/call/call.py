@@ -47,6 +47,11 @@ class Call:
         return self.card is not None and self.card.idempotent
 
     @property
+    def provider(self) -> str | None:
+        """Who had the last attempt, as far as is known."""
+        return self.attempts[-1].provider if self.attempts else None
+
+    @property
     def keyed(self) -> bool:
         """Whether the call carries an idempotency key."""
         return self.envelope.idempotency_key is not None
@@ -57,7 +62,7 @@ class Call:
         return MAX_ATTEMPTS if self.options.retry else 1
 
 
-class Outlived(Exception):  # noqa: N818 - a control-flow word of the pipeline, never seen outside
+class Outlived(Exception):
     """A step of the pipeline ended the call; `failure` is what to tell."""
 
     def __init__(self, failure: Failure) -> None:

@@ -7,6 +7,7 @@ came from except its default options.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,12 +18,13 @@ from reach.bus.connection import Connection
 from reach.bus.keys import Role
 from reach.bus.mux import Mux
 from reach.bus.settings import Settings, resolve
+from reach.bus.state import StateFolder
 from reach.call.inflow import StreamClocks
 from reach.call.options import CallOptions, Options
 from reach.call.outbound import Outbound
 from reach.call.outflow import Outflow
 from reach.observe.metrics import Metrics
-from reach.observe.records import Recorder
+from reach.observe.records import Recorder, sink_for
 from reach.registry.cards import CardDirectory
 from reach.wire import names
 
@@ -145,7 +147,9 @@ class Bus:
 class Connecting:
     """What `reach.connect()` returns: `async with reach.connect() as bus:`."""
 
-    def __init__(self, settings: Settings, *, role: Role, recorder: Recorder | None, metrics: Metrics | None) -> None:
+    def __init__(
+        self, settings: Settings, *, role: Role, recorder: Recorder | None, metrics: Metrics | None
+    ) -> None:
         self._settings = settings
         self._role = role
         self._recorder = recorder
@@ -156,7 +160,7 @@ class Connecting:
     async def __aenter__(self) -> Bus:
         self._connection = await Connection.open(self._settings, role=self._role.value)
         own = self._recorder is None
-        recorder = self._recorder if self._recorder is not None else Recorder.from_env()
+        recorder = self._recorder if self._recorder is not None else default_recorder()
         self._core = Core(self._connection, recorder=recorder, metrics=self._metrics or Metrics())
         self._own_recorder = recorder if own else None
         return Bus(self._core)
@@ -188,6 +192,14 @@ def connect(
     `Unreachable` on entering when no server answers within its `connect_timeout_s` (5 s).
     """
     return Connecting(settings or resolve(url, role=role), role=role, recorder=recorder, metrics=metrics)
+
+
+def default_recorder() -> Recorder:
+    """Give the recorder that `REACH_RECORDS` asks for (see `reach.observe.records`)."""
+    home = StateFolder.locate()
+    return Recorder(
+        sink_for(os.environ.get("REACH_RECORDS"), folder=home.path if home.path.is_dir() else None)
+    )
 
 
 class _DefaultBus:
@@ -226,4 +238,3 @@ class _DefaultBus:
 
 background = _DefaultBus()
 """The process-wide bus for synchronous code."""
-

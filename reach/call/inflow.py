@@ -73,7 +73,9 @@ class Inflow:
         elif frame.kind == "end":
             body = frame.body if isinstance(frame.body, dict) else {}
             if frame.seq != self._seq + 1:
-                self._finish(Failure.of(Reason.STREAM_CUT, f"frame {self._seq + 1} is missing from the stream"))
+                self._finish(
+                    Failure.of(Reason.STREAM_CUT, f"frame {self._seq + 1} is missing from the stream")
+                )
                 return
             self.finished_by_far_end = True
             self._finish(Reply.from_map({**body, "ok": True}))

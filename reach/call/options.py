@@ -60,7 +60,7 @@ class Options:
         unknown = given.keys() - _NAMES
         if unknown:
             known = ", ".join(sorted(_NAMES))
-            msg = f"unknown option {sorted(unknown)[0]!r}; a call takes {known}"
+            msg = f"unknown option {min(unknown)!r}; a call takes {known}"
             raise TypeError(msg)
         _check(given)
         return replace(self, **given)
@@ -87,7 +87,7 @@ def _check(given: CallOptions) -> None:
         if value is not None:
             names.token(value, name)
     key = given.get("idempotency_key")
-    if key is not None and not (isinstance(key, str) and 0 < len(key) <= _MAX_KEY):
+    if key is not None and not 0 < len(key) <= _MAX_KEY:
         msg = f"idempotency_key is a text of 1 to {_MAX_KEY} characters"
         raise ValueError(msg)
     priority = given.get("priority")

@@ -19,7 +19,7 @@ from reach.errors import LinkDown, ReachError
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
 from reach.policy.retry import Decision, Retry, Unknown, decide, timeout_may_retry
-from reach.registry.structure import compile_check
+from reach.registry.structure import Check, compile_check
 from reach.wire import codec
 from reach.wire.record import Attempt, CallKind, ReachRecord
 from reach.wire.reply import Failure, Reply
@@ -51,7 +51,7 @@ BLOB_BUCKET = "reach_blobs_1h"
 class Outbound:
     """The calling side of one client."""
 
-    def __init__(  # noqa: PLR0913 - the parts it is made of, each by name
+    def __init__(
         self,
         *,
         connection: Connection,
@@ -69,7 +69,7 @@ class Outbound:
         self.metrics = metrics
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
-        self._checks: dict[str, tuple[CapabilityCard, Callable[[dict[str, Any]], str | None]]] = {}
+        self._checks: dict[str, tuple[CapabilityCard, Check | None]] = {}
 
     @property
     def open_calls(self) -> int:
@@ -129,7 +129,7 @@ class Outbound:
         task = asyncio.current_task()
         if task is None:
             return _nothing
-        around.enter(call, task.cancel)
+        around.enter(call, lambda: _cancel(task))
         return lambda: around.leave(call)
 
     # -- 2 admit -------------------------------------------------------------------------------------
@@ -143,17 +143,25 @@ class Outbound:
             card = await self.directory.card_for(call.capability)
             if card is not None and call.options.timeout_s is None and call.envelope.timeout_ms is None:
                 # The first call of a capability learns its timeout only now.
-                call.deadline = min(call.deadline, call.began + card_timeout_s(card)) if (
-                    card_timeout_s(card) < card_timeout_s(None)
-                ) else self._widened(call, card)
+                call.deadline = (
+                    min(call.deadline, call.began + card_timeout_s(card))
+                    if (card_timeout_s(card) < card_timeout_s(None))
+                    else self._widened(call, card)
+                )
         call.card = card
         if card is not None and card.input_schema is not None:
-            wrong = self._check_of(card)(call.envelope.payload)
+            check = self._check_of(card)
+            wrong = None if check is None else check(call.envelope.payload)
             if wrong is not None:
                 raise Outlived(Failure.of(Reason.SCHEMA, wrong))
         held = self._open.get(call.capability, 0)
         if held >= MAX_OPEN_CALLS:
-            limit = {"name": "open calls of one capability", "owner": "this process", "used": held, "allowed": held}
+            limit = {
+                "name": "open calls of one capability",
+                "owner": "this process",
+                "used": held,
+                "allowed": held,
+            }
             message = f"this process already has {held} open calls of {call.capability}"
             raise Outlived(Failure.of(Reason.OVERLOADED, message, retry_after_ms=100, limit=limit))
         self._open[call.capability] = held + 1
@@ -171,7 +179,7 @@ class Outbound:
             message = f"the connection to NATS at {where} is down ({self.connection.last_error or 'closed'})"
             raise Outlived(Failure.of(Reason.DISCONNECTED, message))
 
-    def _check_of(self, card: CapabilityCard) -> Callable[[dict[str, Any]], str | None]:
+    def _check_of(self, card: CapabilityCard) -> Check | None:
         found = self._checks.get(card.tag)
         if found is None or found[0] is not card:
             found = (card, compile_check(card.input_schema or {}))
@@ -192,7 +200,9 @@ class Outbound:
     def choose(self, call: Call) -> Route:
         """Give the subject of the next attempt."""
         envelope = call.envelope
-        cards = self.directory.cards(call.capability) if envelope.require or envelope.prefer or call.avoid else ()
+        cards = (
+            self.directory.cards(call.capability) if envelope.require or envelope.prefer or call.avoid else ()
+        )
         route = choose(call, cards, pick=random())  # noqa: S311 - spreading load, not a secret
         if isinstance(route, Excluded):
             message = f"no instance of {call.capability} meets what the call requires: {route.why}"
@@ -219,9 +229,7 @@ class Outbound:
         self.note(call, attempt, pending, outcome)
         return outcome
 
-    async def publish(
-        self, call: Call, route: Route, *, whole: bool = False, frames: bool = True
-    ) -> Pending:
+    async def publish(self, call: Call, route: Route, *, whole: bool = False, frames: bool = True) -> Pending:
         """Send the envelope; the answer is awaited on the place that is returned.
 
         `whole` gives this attempt all the time that is left; without `frames` the answer is one message.
@@ -245,7 +253,9 @@ class Outbound:
         data = await self._packed(call)
         pending = self.mux.open(envelope.message_id, call.capability, route.subject, now + share_s)
         call.attempts.append(
-            Attempt(n=number, subject=route.subject, started_ms=(now - call.began) * 1000, instance=route.instance)
+            Attempt(
+                n=number, subject=route.subject, started_ms=(now - call.began) * 1000, instance=route.instance
+            )
         )
         try:
             self.mux.send(pending, data)
@@ -369,7 +379,9 @@ class Outbound:
         if failure.reason is Reason.NO_RESPONDERS and call.card is None:
             near = self.directory.nearest(call.capability)
             if near:
-                failure.message = f"{failure.message} Nobody serves {call.capability!r}; near: {', '.join(near)}."
+                failure.message = (
+                    f"{failure.message} Nobody serves {call.capability!r}; near: {', '.join(near)}."
+                )
 
     def tell_cancelled(self, call: Call) -> None:
         """Record a call whose caller left."""
@@ -381,6 +393,10 @@ class Outbound:
 
     def remember(self, call: Call, outcome: str, failure: Failure | None, latency_ms: float) -> None:
         """Write the one record of a call and count it."""
+        result = outcome if failure is None or outcome == "cancelled" else failure.code.value
+        self.metrics.call_finished(call.capability, call.provider, result, latency_ms / 1000)
+        if not self.recorder.wants(ok=outcome == "ok"):
+            return
         envelope = call.envelope
         last = call.attempts[-1] if call.attempts else None
         record = ReachRecord(
@@ -409,11 +425,12 @@ class Outbound:
                 "handler_ms": call.handler_ms,
             },
         )
-        self.recorder.write(record)
-        self.metrics.call_finished(record)
+        self.recorder.put(record)
 
 
 def _nothing() -> None:
     return
 
 
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()

@@ -209,4 +209,3 @@ class Outflow:
             _log.warning("event %s was not heard: %s [%s]", call.capability, outcome.reason, call.reach_id)
         out.note(call, call.attempts[-1], pending, outcome)
         out.tell(call, outcome)
-

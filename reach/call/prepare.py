@@ -22,8 +22,6 @@ from reach.wire.envelope import Envelope, is_envelope
 from reach.wire.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from reach.call.options import Options
     from reach.wire.record import CallKind
 
@@ -72,7 +70,14 @@ def envelope_of(given: object) -> Envelope:
 
 
 def prepare(
-    capability: str, given: object, options: Options, *, kind: CallKind, source: str, now: float, default_s: float
+    capability: str,
+    given: object,
+    options: Options,
+    *,
+    kind: CallKind,
+    source: str,
+    now: float,
+    default_s: float,
 ) -> Call:
     """Build the call. `now` is loop time, `default_s` what the capability gets when nobody says otherwise."""
     around = current()

@@ -11,10 +11,9 @@ from reach import ids
 from reach.bus.connection import Connection, LinkState
 from reach.bus.keys import Role
 from reach.bus.settings import Settings, resolve
-from reach.call.client import Bus, Core
+from reach.call.client import Bus, Core, default_recorder
 from reach.errors import LinkDown, SchemaInvalid
 from reach.observe.metrics import Metrics
-from reach.observe.records import Recorder
 from reach.runtime.answer import Answers
 from reach.runtime.inbound import Inbound
 from reach.runtime.membership import Membership
@@ -23,6 +22,7 @@ from reach.wire import codec, subjects
 
 if TYPE_CHECKING:
     from reach.bus.internals import Delivery
+    from reach.observe.records import Recorder
     from reach.runtime.agent import Agent
     from reach.runtime.job import Served
 
@@ -35,7 +35,9 @@ WITHDRAW_S: Final = 5.0
 class Instance:
     """A running instance. `name` is `<agent_id>-<8 characters>`, `generation` its start in epoch milliseconds."""
 
-    def __init__(self, agent: Agent, name: str, served: list[Served], *, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, agent: Agent, name: str, served: list[Served], *, recorder: Recorder | None = None
+    ) -> None:
         self._agent = agent
         self.name = name
         self.generation = ids.generation()
@@ -68,7 +70,7 @@ class Instance:
     async def open(self, settings: Settings | None) -> None:
         """Connect. Raises `Unreachable`, `ConfigError`."""
         found = settings or resolve(role=Role.AGENT)
-        recorder = self._recorder if self._recorder is not None else Recorder.from_env()
+        recorder = self._recorder if self._recorder is not None else default_recorder()
         self._recorder = recorder
         self._connection = await Connection.open(
             found, role=Role.AGENT.value, who=self.name, generation=self.generation
