@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext, api
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from reach.errors import ConfigError
 
@@ -121,6 +122,11 @@ async def provision(
             await _verify(jetstream, store)
         except APIError as exc:
             raise ConfigError(_explain(exc, store)) from exc
+        except NatsTimeout as exc:  # What the broker refuses a role is never answered.
+            raise ConfigError(
+                f"JetStream did not answer about bucket {store.bucket}. Right would be a login that may manage "
+                "streams: role platform (its key is in the state folder), or a user of a NATS of your own."
+            ) from exc
     return tuple(changed)
 
 
@@ -249,9 +255,9 @@ def _explain(exc: APIError, store: Store) -> str:
             f"Bucket {store.bucket} cannot be made: JetStream has no room ({exc.description}). "
             "Make room on the disk of its store, or raise max_file_store."
         )
-    if exc.code == 503:  # noqa: PLR2004 - service unavailable, as JetStream says it
+    if isinstance(exc, ServiceUnavailableError):
         return (
-            f"JetStream does not answer ({exc.description or 'not enabled for this account'}). "
+            f"JetStream is not there ({exc.description or 'off, or not enabled for this account'}). "
             "Right would be a server with JetStream on, and an account that may use it."
         )
     return f"Bucket {store.bucket} cannot be made: {exc.description} ({exc.err_code})."
