@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from reach import ids
 from reach.wire.whole import MAX_WHOLE, Whole, whole
@@ -22,6 +22,11 @@ MAX_HOPS: Final = 64
 """Most hops that are accepted: a call through more nodes runs in a circle."""
 
 _FLOATS: Final = (int, float)
+
+ShortId = Annotated[
+    str, WithJsonSchema({"type": "string", "maxLength": MAX_ID, "not": {"pattern": "[^ -~]"}})
+]
+"""Printable ASCII of at most `MAX_ID` characters: safe in a header of any protocol."""
 
 
 @dataclass(slots=True)
@@ -46,10 +51,10 @@ class Hop:
 
     @classmethod
     def from_map(cls, m: dict[str, Any]) -> Hop:
-        """Read the wire form; missing figures become zero. Raises `ValueError` for what is not a hop."""
+        """Read the wire form. Raises `ValueError` for what is not a hop."""
         get = m.get
         node = get("node")
-        at = get("at", 0)
+        at = whole(get("at"))
         took_ms = get("took_ms", 0.0)
         forwarded_to = get("forwarded_to")
         status = get("status", "ok")
@@ -59,7 +64,7 @@ class Hop:
             or (forwarded_to is not None and type(forwarded_to) is not str)
         ):
             raise ValueError("the node, status and forwarded_to of a hop are texts")
-        if (at := whole(at)) is None or type(took_ms) not in _FLOATS or not took_ms >= 0:
+        if at is None or type(took_ms) not in _FLOATS or not took_ms >= 0:
             raise ValueError("the at and took_ms of a hop are numbers from 0")
         return cls(node, at, took_ms, forwarded_to, status)
 
@@ -68,12 +73,8 @@ class Hop:
 class Trace:
     """Trace context of one call. `started_at` is epoch milliseconds of the outermost call."""
 
-    trace_id: Annotated[str, Field(max_length=MAX_ID, pattern=r"^[ -~]*$")] = field(
-        default_factory=ids.trace_id
-    )
-    span_id: Annotated[str, Field(max_length=MAX_ID, pattern=r"^[ -~]*$")] = field(
-        default_factory=ids.span_id
-    )
+    trace_id: ShortId = field(default_factory=ids.trace_id)
+    span_id: ShortId = field(default_factory=ids.span_id)
     hops: Annotated[list[Hop], Field(max_length=MAX_HOPS)] = field(default_factory=list)
     started_at: Whole = 0
 
