@@ -41,7 +41,7 @@ def parse_servers(text: str, *, source: str) -> tuple[tuple[str, ...], InlineLog
     servers: list[str] = []
     logins: list[InlineLogin] = []
     for item in text.split(","):
-        parts = _split(item.strip(), source=source)
+        parts = _split(item.strip(), source=source, shown=redact(text))
         servers.append(_rebuild(parts))
         if parts.username is not None:
             logins.append(_login(parts))
@@ -59,12 +59,16 @@ def parse_servers(text: str, *, source: str) -> tuple[tuple[str, ...], InlineLog
 
 
 def redact(text: str) -> str:
-    """The text with whatever stands before an `@` of an address replaced."""
-    return re.sub(r"(://|^|(?<=[,\s]))[^,\s]*@", r"\1***@", text)
+    """What may be shown of addresses: nothing between the first scheme and the last `@`.
+
+    A password may hold commas, spaces, slashes, even an `@`: nobody can tell where it ends, so all of it goes.
+    """
+    head, at, tail = text.rpartition("@")
+    scheme = re.match(r"\s*[a-zA-Z]+://", head)
+    return f"{scheme[0] if scheme else ''}***@{tail}" if at else text
 
 
-def _split(item: str, *, source: str) -> SplitResult:
-    shown = redact(item)
+def _split(item: str, *, source: str, shown: str) -> SplitResult:
     right = "Right would be nats://host:4222 (or tls://, ws://, wss://)."
     try:
         parts = urlsplit(item if "://" in item else f"nats://{item}")
