@@ -111,7 +111,11 @@ class Sample:
 
     def _basis(self, rate: Decimal) -> Decimal:
         lines = sum((item.net for item in self.items if item.rate == rate), _ZERO)
-        signed = (entry.amount if entry.charge else -entry.amount for entry in self.adjustments if entry.rate == rate)
+        signed = (
+            entry.amount if entry.charge else -entry.amount
+            for entry in self.adjustments
+            if entry.rate == rate
+        )
         return lines + sum(signed, _ZERO)
 
 
@@ -120,17 +124,39 @@ def item(description: str, quantity: str, unit: str, price: str, rate: str) -> I
 
 
 NORDLICHT: Final = Company(
-    "Nordlicht Bürobedarf GmbH", "Speicherweg 12", "20457", "Hamburg", "DE", "DE811234567", "rechnung@nordlicht.example"
+    "Nordlicht Bürobedarf GmbH",
+    "Speicherweg 12",
+    "20457",
+    "Hamburg",
+    "DE",
+    "DE811234567",
+    "rechnung@nordlicht.example",
 )
 HAFENKONTOR: Final = Company("Hafenkontor Logistik AG", "Am Kai 4", "28217", "Bremen", "DE", "DE822345678")
-BOIS_CLAIR: Final = Company("Atelier Bois Clair SARL", "8 rue des Tilleuls", "69003", "Lyon", "FR", "FR40123456824")
-MAISON_HAUTE: Final = Company("Maison Haute SAS", "21 quai du Port", "13002", "Marseille", "FR", "FR83404833048")
-QUARRY: Final = Company("Quarry & Finch Supplies Ltd", "14 Mill Lane", "LS1 4AP", "Leeds", "GB", "GB123456789")
-HARROWGATE: Final = Company("Harrowgate Schools Trust", "2 Station Road", "HG1 1TX", "Harrogate", "GB", "GB987654321")
-FJALLVIND: Final = Company("Fjällvind Energi AB", "Norra Vallgatan 9", "21125", "Malmö", "SE", "SE556677889901")
-OSTERLEN: Final = Company("Österlens Mejeri AB", "Storgatan 33", "27231", "Simrishamn", "SE", "SE556611223301")
-KRONBERG: Final = Company("Kronberg Messtechnik GmbH", "Talstraße 7", "70188", "Stuttgart", "DE", "DE833456789")
-STADTWERKE: Final = Company("Stadtwerke Altenfurt", "Rathausplatz 1", "90475", "Altenfurt", "DE", "DE844567890")
+BOIS_CLAIR: Final = Company(
+    "Atelier Bois Clair SARL", "8 rue des Tilleuls", "69003", "Lyon", "FR", "FR40123456824"
+)
+MAISON_HAUTE: Final = Company(
+    "Maison Haute SAS", "21 quai du Port", "13002", "Marseille", "FR", "FR83404833048"
+)
+QUARRY: Final = Company(
+    "Quarry & Finch Supplies Ltd", "14 Mill Lane", "LS1 4AP", "Leeds", "GB", "GB123456789"
+)
+HARROWGATE: Final = Company(
+    "Harrowgate Schools Trust", "2 Station Road", "HG1 1TX", "Harrogate", "GB", "GB987654321"
+)
+FJALLVIND: Final = Company(
+    "Fjällvind Energi AB", "Norra Vallgatan 9", "21125", "Malmö", "SE", "SE556677889901"
+)
+OSTERLEN: Final = Company(
+    "Österlens Mejeri AB", "Storgatan 33", "27231", "Simrishamn", "SE", "SE556611223301"
+)
+KRONBERG: Final = Company(
+    "Kronberg Messtechnik GmbH", "Talstraße 7", "70188", "Stuttgart", "DE", "DE833456789"
+)
+STADTWERKE: Final = Company(
+    "Stadtwerke Altenfurt", "Rathausplatz 1", "90475", "Altenfurt", "DE", "DE844567890"
+)
 
 FACTURX_SIMPLE: Final = Sample(
     number="NB-2025-0417",

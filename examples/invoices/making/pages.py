@@ -56,7 +56,12 @@ def visible_invoice(sample: Sample, *, xml: bytes | None = None, xml_name: str =
             for cell in cells:
                 row.cell(cell)
     pdf.ln(4)
-    for label, amount in (("Net", sample.net), ("VAT", sample.tax), ("Total", sample.total), ("Due", sample.to_pay)):
+    for label, amount in (
+        ("Net", sample.net),
+        ("VAT", sample.tax),
+        ("Total", sample.total),
+        ("Due", sample.to_pay),
+    ):
         write(pdf, f"{label} {amount:.2f} {sample.currency}", align="R", bold=label == "Due")
     if xml is not None:
         pdf.embed_file(

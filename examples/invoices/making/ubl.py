@@ -95,7 +95,12 @@ def _totals(root: Any, sample: Sample, stated_total: Decimal | None) -> None:
 
 def _line(line: Any, position: int, item: Item, sample: Sample) -> None:
     _basic(line, "ID", str(position))
-    _basic(line, "CreditedQuantity" if sample.credit else "InvoicedQuantity", str(item.quantity), unitCode=item.unit)
+    _basic(
+        line,
+        "CreditedQuantity" if sample.credit else "InvoicedQuantity",
+        str(item.quantity),
+        unitCode=item.unit,
+    )
     _money(line, "LineExtensionAmount", item.net, sample)
     product = _group(line, "Item")
     _basic(product, "Name", item.description)

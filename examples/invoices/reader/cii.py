@@ -92,11 +92,15 @@ class _CiiReader:
             kind=kind_of(type_code),
             type_code=type_code,
             issue_date=values.date(root, f"{header}/IssueDateTime/DateTimeString"),
-            due_date=values.date(root, f"{settlement}/SpecifiedTradePaymentTerms/DueDateDateTime/DateTimeString"),
+            due_date=values.date(
+                root, f"{settlement}/SpecifiedTradePaymentTerms/DueDateDateTime/DateTimeString"
+            ),
             delivery_date=values.date(
                 root, f"{delivery}/ActualDeliverySupplyChainEvent/OccurrenceDateTime/DateTimeString"
             ),
-            period_start=values.date(root, f"{settlement}/BillingSpecifiedPeriod/StartDateTime/DateTimeString"),
+            period_start=values.date(
+                root, f"{settlement}/BillingSpecifiedPeriod/StartDateTime/DateTimeString"
+            ),
             period_end=values.date(root, f"{settlement}/BillingSpecifiedPeriod/EndDateTime/DateTimeString"),
             delivery_country=root.text(f"{delivery}/ShipToTradeParty/PostalTradeAddress/CountryID"),
             seller=_party(root.first(f"{agreement}/SellerTradeParty")),
@@ -109,7 +113,9 @@ class _CiiReader:
             totals=self._totals(root.first(f"{settlement}/{names.header_sums}"), currency),
         )
         if root.text(f"{names.context}/TestIndicator/Indicator") == "true":
-            values.findings.append(Finding(code="test_document", message="the document says that it is only a test"))
+            values.findings.append(
+                Finding(code="test_document", message="the document says that it is only a test")
+            )
         draft.findings.extend(values.findings)
         return draft
 

@@ -54,7 +54,8 @@ class Draft:
             )
         if len(self.lines) > MAX_LINES:
             raise InvoiceUnreadable(
-                Problem.TOO_LARGE, f"the invoice has {len(self.lines):,} lines; at most {MAX_LINES:,} are read"
+                Problem.TOO_LARGE,
+                f"the invoice has {len(self.lines):,} lines; at most {MAX_LINES:,} are read",
             )
 
 

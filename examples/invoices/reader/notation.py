@@ -1,7 +1,7 @@
 """Numbers, dates and currencies as people write them on paper.
 
 `1.234,56`, `1,234.56`, `1 234,56` and `1'234.56` are one number. Which sign parts the decimals is decided once for a
-document, from the amounts that leave no doubt; so is whether `03/04/2025` names April (most of the world) or March (US).
+document, from the amounts that leave no doubt; so is whether `03/04/2025` is in April or (in the US) in March.
 """
 
 import re
@@ -14,10 +14,37 @@ from decimal import Decimal
 from typing import Final
 
 _CODES: Final = (
-    "EUR USD GBP CHF SEK NOK DKK PLN CZK HUF RON BGN ISK JPY CNY CAD AUD NZD INR BRL MXN ZAR TRY SGD HKD KRW ILS AED"
+    *(
+        "EUR",
+        "USD",
+        "GBP",
+        "CHF",
+        "SEK",
+        "NOK",
+        "DKK",
+        "PLN",
+        "CZK",
+        "HUF",
+        "RON",
+        "BGN",
+        "ISK",
+        "JPY",
+        "CNY",
+        "CAD",
+    ),
+    *("AUD", "NZD", "INR", "BRL", "MXN", "ZAR", "TRY", "SGD", "HKD", "KRW", "ILS", "AED"),
 )
-_CODE: Final = re.compile(rf"(?<![A-Za-z])({'|'.join(_CODES.split())})(?![A-Za-z])")
-_SYMBOLS: Final = {"€": "EUR", "£": "GBP", "$": "USD", "¥": "JPY", "₹": "INR", "zł": "PLN", "Kč": "CZK", "Fr.": "CHF"}
+_CODE: Final = re.compile(rf"(?<![A-Za-z])({'|'.join(_CODES)})(?![A-Za-z])")
+_SYMBOLS: Final = {
+    "€": "EUR",
+    "£": "GBP",
+    "$": "USD",
+    "¥": "JPY",
+    "₹": "INR",
+    "zł": "PLN",
+    "Kč": "CZK",
+    "Fr.": "CHF",
+}
 
 _SPACES: Final = " \u00a0\u202f\u2009"
 _NUMBER: Final = re.compile(
@@ -26,10 +53,15 @@ _NUMBER: Final = re.compile(
     r"|\d{1,15}(?:[.,]\d{1,6})?"
 )
 _MINUS: Final = "-−–"
-_MONEY_AROUND: Final = re.compile(rf"(?:{'|'.join(re.escape(sign) for sign in _SYMBOLS)}|{'|'.join(_CODES.split())})")
+_MONEY_AROUND: Final = re.compile(rf"(?:{'|'.join(re.escape(sign) for sign in _SYMBOLS)}|{'|'.join(_CODES)})")
+
+_GOES_ON: Final = re.compile(r"[^\W\d_]{1,2}\d|[/_]\w|-\w|\.\d")
+_DECIMALS: Final = re.compile(r"[.,]\d{2}$")
 
 _ISO_DATE: Final = re.compile(r"(?<!\d)(\d{4})[-/.](\d{2})[-/.](\d{2})(?!\d)")
-_NUMERIC_DATE: Final = re.compile(r"(?<![\d.,/-])(\d{1,2})\s?([./-])\s?(\d{1,2})\s?\2\s?(\d{4}|\d{2})(?![\d/-])")
+_NUMERIC_DATE: Final = re.compile(
+    r"(?<![\d.,/-])(\d{1,2})\s?([./-])\s?(\d{1,2})\s?\2\s?(\d{4}|\d{2})(?![\d/-])"
+)
 _DAY_MONTH: Final = re.compile(
     r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er|º|\.)?\s+(?:of\s+|de\s+)?([^\W\d_]{3,12})\.?,?\s+(?:de\s+)?(\d{4})(?!\d)"
 )
@@ -124,34 +156,19 @@ class Notation:
 
     def _number(self, text: str, match: re.Match[str]) -> Number | None:
         before, after = text[: match.start()], text[match.end() :]
-        lead = before[-1:]
-        negative = False
-        if lead and lead in _MINUS:
-            negative = not before[-2:-1].isalnum()
-            if not negative:
-                return None
-        elif lead.isalnum() and _MONEY_AROUND.search(before[-4:]) is None:
+        if _part_of_word(before, after):
             return None
-        elif lead and lead in "./_#":
-            return None
-        if re.match(r"[^\W\d_]{1,2}\d|[/_]\w|-\w|\.\d", after):
-            return None
-        if lead == "(" and re.match(r"\s?\)", after):
-            negative = True
-        if re.match(rf"\s?[{_MINUS}](?:\s|$)", after) and not negative and match.group().find(",") + match.group().find(".") > -2:  # noqa: E501,PLR2004
-            negative = True
         near = before[-6:] + " " + after[:5]
+        by_currency = _MONEY_AROUND.search(near) is not None
         percent = re.match(r"\s?%", after) is not None
-        decimals = re.search(r"[.,]\d{2}$", match.group()) is not None
-        if before.rstrip()[-1:] and before.rstrip()[-1] in _MINUS and _MONEY_AROUND.search(near):
-            negative = True
+        decimals = _DECIMALS.search(match.group()) is not None
         value = self.decimal(match.group())
         return Number(
-            value=-value if negative else value,
+            value=-value if _negative(before, after, by_currency=by_currency, decimals=decimals) else value,
             start=match.start(),
             end=match.end(),
             percent=percent,
-            money=not percent and (decimals or _MONEY_AROUND.search(near) is not None),
+            money=not percent and (decimals or by_currency),
         )
 
     def _dates_at(self, text: str) -> Iterator[tuple[date, int, int]]:
@@ -189,6 +206,25 @@ class Notation:
             return date(year + 2000 if year < 100 else year, month, day)  # noqa: PLR2004
         except ValueError:
             return None
+
+
+def _part_of_word(before: str, after: str) -> bool:
+    """Whether a number is a piece of a reference (`NB-2025/04`), a word (`CAT6A`) or a date that was blanked."""
+    lead = before[-1:]
+    glued = lead.isalnum() and _MONEY_AROUND.search(before[-4:]) is None
+    dashed = lead != "" and lead in _MINUS and before[-2:-1].isalnum()
+    inside = lead != "" and lead in "./_#"
+    return glued or dashed or inside or _GOES_ON.match(after) is not None
+
+
+def _negative(before: str, after: str, *, by_currency: bool, decimals: bool) -> bool:
+    """`-5,00`, `- € 5,00`, `(5.00)` and `5,00-`."""
+    lead = before[-1:]
+    if lead == "(":
+        return re.match(r"\s?\)", after) is not None
+    spaced = by_currency and before.rstrip()[-1:] in tuple(_MINUS)
+    trailing = decimals and re.match(rf"\s?[{_MINUS}](?:\s|$)", after) is not None
+    return (lead != "" and lead in _MINUS) or spaced or trailing
 
 
 def _month(name: str) -> int | None:

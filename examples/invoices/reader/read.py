@@ -25,8 +25,16 @@ _ROOT_NAMES: Final = frozenset(
 )
 # Quantity × price of the longest numbers that are read: 18 digits before and after the point, each.
 _DECIMAL_PRECISION: Final = 80
-_ARCHIVES: Final = ((b"PK\x03\x04", "a ZIP archive"), (b"\x1f\x8b", "a gzip file"), (b"Rar!", "a RAR archive"))
-_IMAGES: Final = ((b"\x89PNG", "a PNG image"), (b"\xff\xd8\xff", "a JPEG image"), (b"II*\x00", "a TIFF image"))
+_ARCHIVES: Final = (
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"Rar!", "a RAR archive"),
+)
+_IMAGES: Final = (
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"II*\x00", "a TIFF image"),
+)
 
 
 def read_invoice(data: bytes, *, filename: str = "") -> Invoice:
@@ -54,14 +62,17 @@ def _read(data: bytes) -> Invoice:
         raise InvoiceUnreadable(Problem.EMPTY, "the document has no bytes")
     if len(data) > MAX_DOCUMENT_BYTES:
         raise InvoiceUnreadable(
-            Problem.TOO_LARGE, f"the document has {len(data):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are read"
+            Problem.TOO_LARGE,
+            f"the document has {len(data):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are read",
         )
     if looks_like_pdf(data):
         return _read_pdf(data)
     if looks_like_xml(data):
         draft, source_format = _draft_from_xml(data, in_pdf=False)
         return _finish(draft, source_format)
-    raise InvoiceUnreadable(Problem.UNKNOWN_FORMAT, f"the document is {_what(data)}; send a PDF, or UBL or CII XML")
+    raise InvoiceUnreadable(
+        Problem.UNKNOWN_FORMAT, f"the document is {_what(data)}; send a PDF, or UBL or CII XML"
+    )
 
 
 def _read_pdf(data: bytes) -> Invoice:
@@ -83,7 +94,8 @@ def _read_pdf(data: bytes) -> Invoice:
         return _finish(draft, source_format)
     if not ends_like_pdf(data):
         raise InvoiceUnreadable(
-            Problem.PDF_TRUNCATED, "the PDF breaks off before its end marker, so pages may be missing; send the whole"
+            Problem.PDF_TRUNCATED,
+            "the PDF breaks off before its end marker, so pages may be missing; send the whole",
         )
     try:
         draft = read_text(page_texts(data))
@@ -102,7 +114,10 @@ def _draft_from_xml(data: bytes, *, in_pdf: bool) -> tuple[Draft, SourceFormat]:
             f"the XML holds <{parsed.root.name[:60]}>, which is no invoice in UBL 2 or UN/CEFACT CII",
         )
     if root.name == cii.ZUGFERD1_ROOT_NAME:
-        draft, format_ = cii.read_cii(root), SourceFormat.PDF_ZUGFERD1 if in_pdf else SourceFormat.XML_ZUGFERD1
+        draft, format_ = (
+            cii.read_cii(root),
+            SourceFormat.PDF_ZUGFERD1 if in_pdf else SourceFormat.XML_ZUGFERD1,
+        )
     elif root.name == cii.ROOT_NAME:
         draft, format_ = cii.read_cii(root), SourceFormat.PDF_CII if in_pdf else SourceFormat.XML_CII
     elif root.namespace in ubl.NAMESPACES:

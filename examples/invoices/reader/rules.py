@@ -22,7 +22,9 @@ def findings_of(draft: Draft) -> Iterator[Finding]:
     if _INTRA_COMMUNITY in categories:
         yield from _intra_community(draft)
     if _REVERSE_CHARGE in categories and _vat_id(draft.seller) is None:
-        yield broken_rule("BR-AE-02", "tax is reversed to the buyer (AE), and the seller states no VAT number")
+        yield broken_rule(
+            "BR-AE-02", "tax is reversed to the buyer (AE), and the seller states no VAT number"
+        )
     if _STANDARD_RATED in categories and not (draft.seller and draft.seller.tax_ids):
         yield broken_rule("BR-S-02", "tax is charged, and the seller states no VAT or tax number")
 
@@ -39,7 +41,9 @@ def _stated(draft: Draft) -> Iterator[Finding]:
     if draft.buyer is None or not draft.buyer.name:
         yield broken_rule("BR-07", "the buyer's name is missing")
     if not draft.lines:
-        yield Finding(code="no_lines", message="no lines are stated, so the totals cannot be checked against them")
+        yield Finding(
+            code="no_lines", message="no lines are stated, so the totals cannot be checked against them"
+        )
 
 
 def _intra_community(draft: Draft) -> Iterator[Finding]:
@@ -50,10 +54,12 @@ def _intra_community(draft: Draft) -> Iterator[Finding]:
     if draft.delivery_date is None and draft.period_start is None and draft.period_end is None:
         yield broken_rule(
             "BR-IC-11",
-            "an intra-community supply (tax category K) needs the delivery date or the invoicing period; neither is stated",
+            "an intra-community supply (tax category K) needs the delivery date or the invoicing period",
         )
     if draft.delivery_country is None:
-        yield broken_rule("BR-IC-12", "an intra-community supply (tax category K) needs the country delivered to")
+        yield broken_rule(
+            "BR-IC-12", "an intra-community supply (tax category K) needs the country delivered to"
+        )
 
 
 def _vat_id(party: Party | None) -> str | None:

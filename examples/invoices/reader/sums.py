@@ -62,7 +62,9 @@ def _totals(draft: Draft) -> Iterator[Check]:
         yield _check(CheckName.LINES_SUM, "BR-CO-10", "lines", expected=sum(nets, _ZERO), actual=lines_net)
     if totals.allowances is not None and entries:
         amount = _sum_of(entries, charge=False)
-        yield _check(CheckName.ALLOWANCES_SUM, "BR-CO-11", "allowances", expected=amount, actual=totals.allowances)
+        yield _check(
+            CheckName.ALLOWANCES_SUM, "BR-CO-11", "allowances", expected=amount, actual=totals.allowances
+        )
     if totals.charges is not None and entries:
         amount = _sum_of(entries, charge=True)
         yield _check(CheckName.CHARGES_SUM, "BR-CO-12", "charges", expected=amount, actual=totals.charges)
@@ -78,7 +80,9 @@ def _tax_group(group: TaxGroup, draft: Draft) -> Iterator[Check]:
     expected = _basis_of(group, draft)
     rule = _BASIS_RULES.get(group.category or "")
     if expected is not None and rule is not None:
-        yield _check(CheckName.TAX_BASIS, rule, subject, expected=expected, actual=group.basis, slack=ROUNDING_SLACK)
+        yield _check(
+            CheckName.TAX_BASIS, rule, subject, expected=expected, actual=group.basis, slack=ROUNDING_SLACK
+        )
     if group.rate is not None:
         yield _check(
             CheckName.TAX_AMOUNT,
@@ -97,9 +101,16 @@ def _basis_of(group: TaxGroup, draft: Draft) -> Decimal | None:
         return None
     key = (group.category, group.rate or _ZERO)
     lines = sum(
-        (line.net_amount or _ZERO for line in draft.lines if (line.tax_category, line.tax_rate or _ZERO) == key), _ZERO
+        (
+            line.net_amount or _ZERO
+            for line in draft.lines
+            if (line.tax_category, line.tax_rate or _ZERO) == key
+        ),
+        _ZERO,
     )
-    same = [entry for entry in draft.allowances_charges if (entry.tax_category, entry.tax_rate or _ZERO) == key]
+    same = [
+        entry for entry in draft.allowances_charges if (entry.tax_category, entry.tax_rate or _ZERO) == key
+    ]
     return lines - _sum_of(same, charge=False) + _sum_of(same, charge=True)
 
 
@@ -120,7 +131,7 @@ def _sum_of(entries: list[AllowanceCharge], *, charge: bool) -> Decimal:
     return sum((entry.amount for entry in entries if entry.charge is charge), _ZERO)
 
 
-def _check(  # noqa: PLR0913 (a check has these parts; each call names them)
+def _check(
     check: CheckName,
     rule: str,
     subject: str,

@@ -24,6 +24,7 @@ _REFERENCE_AFTER_TITLE: Final = re.compile(
     r"[:#\s]*(?:n[o°ºr]?\.?\s*)?([A-Za-z0-9/_.\-]*\d[A-Za-z0-9/_.\-]*)"
     r"(?:\s*$|\s+(?:of|from|dated|vom|du|del|van|d\.d\.)\s)"
 )
+_NO: Final = re.compile(r"(?:N|n|No|no|Nr|nr)[°º.]+\s?")
 _ASIDE: Final = 6
 _ROWS_BELOW: Final = 2
 
@@ -104,9 +105,23 @@ def _number(rows: Sequence[Row]) -> str | None:
     for row in rows:
         for cell in row.cells:
             title = TITLE.search(plain(cell.text))
-            match = _REFERENCE_AFTER_TITLE.match(cell.text[title.end() :]) if title else None
-            if match:
-                return match[1].strip(".-")
+            reference = _REFERENCE_AFTER_TITLE.match(cell.text[title.end() :]) if title else None
+            if reference:
+                return reference[1].strip(".-")
+    return _number_under_title(rows)
+
+
+def _number_under_title(rows: Sequence[Row]) -> str | None:
+    """`N° 118 du 4 mai` in one of the rows after the title."""
+    title = next((index for index, row in enumerate(rows) if TITLE.search(plain(row.text))), None)
+    if title is None:
+        return None
+    for row in rows[title + 1 : title + 1 + _ROWS_BELOW]:
+        for cell in row.cells:
+            sign = _NO.match(cell.text)
+            number = _reference(cell.text[sign.end() :]) if sign else None
+            if number:
+                return number
     return None
 
 
@@ -147,7 +162,11 @@ def _role(rows: Sequence[Row], index: int, start: int) -> DateRole | None:
     labels = [cell.text[: start - cell.start] if cell.end > start else cell.text for cell in before[-1:]]
     labels += [cell.text for cell in before[-2:-1]]
     at = Cell("", start, start + 10)
-    labels += [over.text for row_above in rows[max(0, index - 1) : index] if (over := row_above.nearest(at, within=_ASIDE))]
+    labels += [
+        over.text
+        for row_above in rows[max(0, index - 1) : index]
+        if (over := row_above.nearest(at, within=_ASIDE))
+    ]
     for label in labels:
         words = plain(label).strip(" :")
         role = next((role for role, pattern in DATES if pattern.search(words)), None)

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .labels import BUYER_LABEL, COMPANY_FORM, LOCAL_TAX_ID, NOT_A_NAME, NUMBER_LABEL, SELLER_LABEL, TITLE, VAT_ID
+from .labels import (
+    BUYER_LABEL,
+    COMPANY_FORM,
+    LOCAL_TAX_ID,
+    NOT_A_NAME,
+    NUMBER_LABEL,
+    SELLER_LABEL,
+    TITLE,
+    VAT_ID,
+)
 from .model import Address, Party, TaxId
 from .notation import plain
 from .text_rows import Cell, Row
@@ -17,6 +26,8 @@ from .text_rows import Cell, Row
 _BLOCK_ROWS: Final = 7
 _SENDER_LINE: Final = re.compile(r"\s*[·•|∙–]\s*|\s+[-*]\s+|,\s+")
 _SENDER_PARTS: Final = 3
+# How many columns aside of its label a block may begin.
+_SLANT: Final = 4
 _TOWN: Final = re.compile(
     r"(?:(?P<country>[A-Z]{1,2})[- ])?(?P<code>\d{3} \d{2}|\d{4,5}(?: [A-Z]{2})?)[ ,]+(?P<town>[^\W\d_][^\d]{1,40})"
     r"|(?P<uktown>[^\W\d_][^\d,]{1,40}),? (?P<ukcode>[A-Z]{1,2}\d[A-Z\d]? ?\d[A-Z]{2})"
@@ -52,6 +63,13 @@ class _Block:
     rest: tuple[str, ...]
     rows: tuple[int, ...]
     column: Cell
+
+    def holds(self, row: Row, cell: Cell) -> bool:
+        """Whether a cell is part of this block: in its rows, and begins in its column."""
+        return row.index in self.rows and abs(cell.start - self.column.start) <= self._width()
+
+    def _width(self) -> int:
+        return max(len(line) for line in (self.name, *self.rest, self.column.text))
 
 
 def read_parties(rows: Sequence[Row], taken: set[int]) -> tuple[Party | None, Party | None]:
@@ -89,7 +107,7 @@ def _block_below(rows: Sequence[Row], index: int, cell: Cell, *, first: str) -> 
         if row.after_gap and len(words) > 1:
             break
         under = row.nearest(cell, within=0)
-        if under is None or abs(under.start - cell.start) > len(cell.text) + 4:  # noqa: PLR2004
+        if under is None or abs(under.start - cell.start) > len(cell.text) + _SLANT:
             if words:
                 break
             continue
@@ -112,7 +130,11 @@ def _sender_line(rows: Sequence[Row]) -> _Block | None:
     for row in rows:
         for cell in row.cells:
             parts = [part.strip(" ,") for part in _SENDER_LINE.split(cell.text) if part.strip(" ,")]
-            if len(parts) >= _SENDER_PARTS and _is_name(parts[0]) and any(_TOWN.fullmatch(part) for part in parts):
+            if (
+                len(parts) >= _SENDER_PARTS
+                and _is_name(parts[0])
+                and any(_TOWN.fullmatch(part) for part in parts)
+            ):
                 return _Block(parts[0], tuple(parts[1:]), (row.index,), cell)
     return None
 
@@ -123,9 +145,11 @@ def _head_of_page(rows: Sequence[Row], buyer: _Block | None) -> _Block | None:
         (index, cell)
         for index, row in enumerate(rows)
         for cell in row.cells
-        if _is_name(cell.text) and (buyer is None or (row.index not in buyer.rows and cell.text != buyer.name))
+        if _is_name(cell.text) and not (buyer and buyer.holds(row, cell))
     ]
-    before_buyer = [(index, cell) for index, cell in candidates if buyer is None or rows[index].index < buyer.rows[0]]
+    before_buyer = [
+        (index, cell) for index, cell in candidates if buyer is None or rows[index].index <= buyer.rows[0]
+    ]
     for index, cell in [*before_buyer, *candidates]:
         if COMPANY_FORM.search(cell.text):
             return _block_below(rows, index, cell, first=cell.text)
@@ -138,7 +162,7 @@ def _address_block(rows: Sequence[Row], seller: _Block | None) -> _Block | None:
     """The first block that ends in a town and is not the seller's."""
     for index, row in enumerate(rows):
         for cell in row.cells:
-            if not _is_name(cell.text) or (seller and (row.index in seller.rows or cell.text == seller.name)):
+            if not _is_name(cell.text) or (seller and (seller.holds(row, cell) or cell.text == seller.name)):
                 continue
             block = _block_below(rows, index, cell, first=cell.text)
             if block and any(_TOWN.fullmatch(line) for line in block.rest[:4]):
@@ -162,16 +186,12 @@ def _tax_ids(rows: Sequence[Row], seller: _Block | None, buyer: _Block | None) -
     for row in rows:
         for match in (*VAT_ID.finditer(row.text), *LOCAL_TAX_ID.finditer(row.text)):
             value = re.sub(r"[ .]", "", match[1])
-            in_buyer = buyer is not None and row.index in buyer.rows and abs(match.start() - buyer.column.start) <= _reach(buyer)
+            in_buyer = buyer is not None and buyer.holds(row, Cell(value, match.start(), match.end()))
             if in_buyer or (sellers and value not in sellers and buyer is not None and not buyers):
                 buyers.append(value)
             elif not sellers:
                 sellers.append(value)
     return (sellers if seller else []), buyers
-
-
-def _reach(block: _Block) -> int:
-    return max(len(block.name), *(len(line) for line in block.rest), 10) if block.rest else 10
 
 
 def _party(block: _Block | None, tax_ids: Sequence[str]) -> Party | None:
@@ -186,9 +206,12 @@ def _party(block: _Block | None, tax_ids: Sequence[str]) -> Party | None:
 
 def _address(lines: Sequence[str]) -> Address:
     """Street and town: the town is the last line that looks like one (`1180 Orchard Road` does, and is none)."""
-    towns = [(position, match) for position, line in enumerate(lines) if (match := _TOWN.fullmatch(line.strip()))]
+    lines = [part for line in lines for part in _apart(line)]
+    towns = [(position, match) for position, line in enumerate(lines) if (match := _TOWN.fullmatch(line))]
     position, town = towns[-1] if towns else (2, None)
-    street = tuple(line for line in lines[:position] if not NOT_A_NAME.fullmatch(plain(line)) or line[:1].isdigit())
+    street = tuple(
+        line for line in lines[:position] if not NOT_A_NAME.fullmatch(plain(line)) or line[:1].isdigit()
+    )
     if town is None:
         return Address(lines=street)
     after = plain(lines[position + 1]).strip().replace(" ", "-") if position + 1 < len(lines) else ""
@@ -198,4 +221,14 @@ def _address(lines: Sequence[str]) -> Address:
         city=(town["town"] or town["uktown"] or town["ustown"]).strip(" ,"),
         region=town["state"],
         country_code=_COUNTRIES.get(after, "GB" if town["ukcode"] else None),
+    )
+
+
+def _apart(line: str) -> list[str]:
+    """`Street 1, 12345 Town` as two lines."""
+    parts = [part.strip() for part in _SENDER_LINE.split(line) if part.strip()]
+    return (
+        parts
+        if not _TOWN.fullmatch(line) and any(_TOWN.fullmatch(part) for part in parts)
+        else [line.strip()]
     )

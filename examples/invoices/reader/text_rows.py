@@ -47,7 +47,9 @@ def rows_of(pages: Iterable[str]) -> list[Row]:
     for page in pages:
         after_gap = True
         for line in page.splitlines():
-            text = "".join(letter if letter.isprintable() else " " for letter in line[:MAX_ROW_CHARS]).rstrip()
+            text = "".join(
+                letter if letter.isprintable() else " " for letter in line[:MAX_ROW_CHARS]
+            ).rstrip()
             if not text:
                 after_gap = True
                 continue

@@ -23,8 +23,10 @@ from .text_totals import sum_of_label
 _UNIT: Final = r"(?<!\w)[^\W\d_][\w.²³/]{0,9}(?![\w.²³/])"
 _FIGURES_ONLY: Final = re.compile(rf"(?:[\s€$£¥₹%×x()+\-−–]|{_UNIT})*")
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_SHORT_WORD: Final = re.compile(r"[^\W\d_][^\s\d]{0,11}")
 _POSITION: Final = re.compile(r"\d{1,4}[.)]?")
 _AROUND_FIGURES: Final = " €$£¥₹(-−–"
+_NO_CELL: Final = Cell("", 0, 0)
 _CONTINUED_ROWS: Final = 4
 
 
@@ -69,14 +71,16 @@ class _TableReader:
         self._notation = notation
         self._heading: dict[Column, Cell] = {}
         self._table = Table()
-        self._continued = 0
+        # Rows of words: those that wait for the figures of their line, and those that were put to the last line.
+        self._waiting: list[str] = []
+        self._continued: list[str] = []
 
     def read(self, rows: Sequence[Row]) -> Table:
         for row in rows:
             heading = self._heading_of(row)
             if heading:
                 self._heading = heading
-                self._continued = _CONTINUED_ROWS
+                self._waiting, self._continued = [], []
                 self._table.rows.add(row.index)
             elif CARRIED_FORWARD.match(plain(row.text.strip())):
                 self._table.rows.add(row.index)
@@ -87,36 +91,48 @@ class _TableReader:
     def _read_row(self, row: Row) -> None:
         parts = self._parts(row)
         role = sum_of_label(row.text)
+        if self._heading and not parts.description and parts.figures:
+            parts = replace(parts, description=self._words_above())
         line = self._proved(parts) if _WORD.search(parts.description) else None
         if line is not None and (role is None or self._heading):
             self._add(row, line)
         elif not self._heading:
             return
-        elif parts.figures and any(figure.number.money for figure in parts.figures):
+        elif any(figure.number.money for figure in parts.figures):
             if role in (Sum.DISCOUNT, Sum.CHARGE):
                 return
             if role is not None:
                 self._heading = {}
             elif _WORD.search(parts.description):
                 self._add(row, self._by_heading(parts))
-        else:
-            self._continue(row, parts)
+        elif parts.description and not (role is not None and row.after_gap):
+            self._keep_words(row, parts.description)
 
     def _add(self, row: Row, line: InvoiceLine) -> None:
         self._table.lines.append(line)
         self._table.rows.add(row.index)
-        self._continued = 0
+        self._waiting, self._continued = [], []
 
-    def _continue(self, row: Row, parts: _Parts) -> None:
-        """A row of words under a line says more about it."""
-        if not self._table.lines or self._continued >= _CONTINUED_ROWS or row.after_gap or not parts.description:
-            self._continued = _CONTINUED_ROWS
-            return
-        self._continued += 1
-        last = self._table.lines[-1]
-        text = f"{last.description} {parts.description}"[:MAX_FIELD_CHARS]
-        self._table.lines[-1] = last.model_copy(update={"description": text})
+    def _keep_words(self, row: Row, words: str) -> None:
+        """Words without figures say more about the line above, or after a gap begin the one below."""
         self._table.rows.add(row.index)
+        if row.after_gap or self._waiting or not self._table.lines or len(self._continued) >= _CONTINUED_ROWS:
+            self._waiting = [*([] if row.after_gap else self._waiting), words][-_CONTINUED_ROWS:]
+            return
+        self._continued.append(words)
+        self._describe_last(f"{self._table.lines[-1].description} {words}")
+
+    def _words_above(self) -> str:
+        """The description of a row of figures: what waits above it, else the last row given to the line before."""
+        if self._waiting or not self._continued:
+            return " ".join(self._waiting)[:MAX_FIELD_CHARS]
+        words = self._continued.pop()
+        self._describe_last(self._table.lines[-1].description.removesuffix(f" {words}"))
+        return words
+
+    def _describe_last(self, description: str) -> None:
+        update = {"description": description[:MAX_FIELD_CHARS]}
+        self._table.lines[-1] = self._table.lines[-1].model_copy(update=update)
 
     def _heading_of(self, row: Row) -> dict[Column, Cell]:
         """The columns that a row names, empty where it is no heading."""
@@ -126,7 +142,9 @@ class _TableReader:
         for cell in row.cells:
             column = _column_of(cell.text)
             if column is not None:
-                columns.setdefault(column, cell) if column is not Column.AMOUNT else columns.update({column: cell})
+                columns.setdefault(column, cell) if column is not Column.AMOUNT else columns.update(
+                    {column: cell}
+                )
         money = columns.keys() & {Column.AMOUNT, Column.PRICE}
         what = columns.keys() & {Column.DESCRIPTION, Column.QUANTITY}
         return columns if money and what else {}
@@ -137,30 +155,43 @@ class _TableReader:
         position = None
         for cell in row.cells:
             numbers = self._notation.numbers(cell.text)
-            if not words and not figures and position is None and _POSITION.fullmatch(cell.text):
+            if not words and not figures and position is None and self._is_position(cell):
                 position = cell.text.rstrip(".)")
                 continue
             start = _figures_start(cell.text, numbers)
             text = cell.text[:start].strip(_AROUND_FIGURES)
             if text:
-                if not words and position is None and (match := re.match(r"(\d{1,3})[.)]? (?=[^\W\d_])", text)):
+                if (
+                    len(row.cells) > 1
+                    and not words
+                    and position is None
+                    and (match := re.match(r"(\d{1,3})[.)]? (?=[^\W\d_])", text))
+                ):
                     position, text = match[1], text[match.end() :]
-                if figures and not any(figure.number.money for figure in figures) and figures[-1].unit is None:
+                if words and figures and figures[-1].unit is None and _SHORT_WORD.fullmatch(text):
                     figures[-1] = replace(figures[-1], unit=text)
                 else:
                     words.append(text)
             figures.extend(_figures(cell, [number for number in numbers if number.start >= start]))
-        if position is not None and not words:
-            # The row began with a figure after all: a quantity in front of everything.
-            words, position = words, None
-        return _Parts(position=position, description=" ".join(words)[:MAX_FIELD_CHARS], figures=tuple(figures))
+        return _Parts(
+            position=position, description=" ".join(words)[:MAX_FIELD_CHARS], figures=tuple(figures)
+        )
+
+    def _is_position(self, cell: Cell) -> bool:
+        """A small whole number in front, unless the heading over it says that it is a quantity."""
+        if _POSITION.fullmatch(cell.text) is None:
+            return False
+        return not self._heading or self._column_over(cell) is not self._heading.get(Column.QUANTITY)
+
+    def _column_over(self, cell: Cell) -> Cell:
+        return min(self._heading.values(), key=lambda over: (over.gap_to(cell), abs(over.end - cell.end)))
 
     def _proved(self, parts: _Parts) -> InvoiceLine | None:
         """The line whose quantity × price is its amount, less a discount in percent where one is stated."""
         plain_figures = [figure for figure in parts.figures if not figure.number.percent]
         percents = [figure.value for figure in parts.figures if figure.number.percent]
         if parts.position and parts.position.isdigit() and Column.POSITION not in self._heading:
-            front = Figure(Number(Decimal(parts.position), 0, 0, percent=False, money=False), Cell("", 0, 0), None)
+            front = Figure(Number(Decimal(parts.position), 0, 0, percent=False, money=False), _NO_CELL, None)
             plain_figures = [front, *plain_figures]
         for net, quantity, price in _triples(plain_figures):
             if not net.number.money and not price.number.money:
@@ -168,7 +199,14 @@ class _TableReader:
             for discount in (Decimal(0), *percents):
                 gross = quantity.value * price.value
                 if net.value and abs(gross * (100 - discount) / 100 - net.value) <= ROUNDING_SLACK:
-                    return self._line(parts, quantity, price, net, allowances=gross - net.value if discount else None)
+                    taken = (
+                        replace(parts, position=None)
+                        if parts.position and quantity.cell is _NO_CELL
+                        else parts
+                    )
+                    return self._line(
+                        taken, quantity, price, net, allowances=gross - net.value if discount else None
+                    )
         return None
 
     def _by_heading(self, parts: _Parts) -> InvoiceLine:
@@ -186,12 +224,11 @@ class _TableReader:
         if heading is None:
             return None
         for figure in figures:
-            nearest = min(self._heading.values(), key=lambda cell: (cell.gap_to(figure.cell), abs(cell.end - figure.cell.end)))
-            if nearest is heading:
+            if self._column_over(figure.cell) is heading:
                 return figure
         return None
 
-    def _line(  # noqa: PLR0913 (the figures of one line)
+    def _line(
         self,
         parts: _Parts,
         quantity: Figure | None,

@@ -103,16 +103,14 @@ def _resolve(found: Sequence[_Found]) -> Sums:
     for entry in found:
         by_role[entry.role].append(entry)
     sums = Sums()
-    sums.tax_groups = [
-        TaxGroup(rate=entry.rate, basis=entry.basis, amount=entry.amount) for entry in _taxes(by_role[Sum.TAX])
-    ]
-    sums.allowances_charges = [
-        AllowanceCharge(charge=entry.role is Sum.CHARGE, amount=abs(entry.amount), reason=entry.label)
-        for entry in (*by_role[Sum.DISCOUNT], *by_role[Sum.CHARGE])
-    ]
-    net, tax, total = _consistent(by_role, sums)
-    prepaid = abs(by_role[Sum.PREPAID][0].amount) if by_role[Sum.PREPAID] else None
+    taxes = _taxes(by_role[Sum.TAX])
+    net, tax, total = _consistent(by_role, taxes)
+    if sum((entry.amount for entry in taxes), _ZERO) == tax:
+        sums.tax_groups = [
+            TaxGroup(rate=entry.rate, basis=entry.basis, amount=entry.amount) for entry in taxes
+        ]
     due = by_role[Sum.DUE][-1].amount if by_role[Sum.DUE] else None
+    prepaid = _prepaid(by_role[Sum.PREPAID], total, due)
     if total is None and due is not None:
         total = due + (prepaid or _ZERO)
     if due is None and total is not None:
@@ -121,22 +119,34 @@ def _resolve(found: Sequence[_Found]) -> Sums:
         net = total - tax
         message = "no amount before tax is stated; it was worked out from total and tax"
         sums.findings.append(Finding(code="net_worked_out", message=message))
-    lines_net = by_role[Sum.NET][0].amount if sums.allowances_charges and by_role[Sum.NET] else None
-    sums.totals = Totals(
-        lines_net=lines_net,
-        allowances=_adjustments(sums, charge=False) if lines_net is not None else None,
-        charges=_adjustments(sums, charge=True) if lines_net is not None else None,
-        net=net,
-        tax=tax,
-        total=total,
-        prepaid=prepaid,
-        due=due,
-    )
+    sums.totals = Totals(net=net, tax=tax, total=total, prepaid=prepaid, due=due)
+    _adjust(sums, by_role)
     return sums
 
 
-def _adjustments(sums: Sums, *, charge: bool) -> Decimal:
-    return sum((entry.amount for entry in sums.allowances_charges if entry.charge is charge), _ZERO)
+def _prepaid(entries: Sequence[_Found], total: Decimal | None, due: Decimal | None) -> Decimal | None:
+    """What was paid before: where total and rest are stated, only the amount that lies between them."""
+    amounts = [abs(entry.amount) for entry in entries]
+    if total is None or due is None:
+        return amounts[0] if amounts else None
+    return total - due if total - due in amounts else None
+
+
+def _adjust(sums: Sums, by_role: dict[Sum, list[_Found]]) -> None:
+    """Discounts and charges, where they lead from a subtotal to the net amount; other such words are left alone."""
+    entries = [
+        AllowanceCharge(charge=entry.role is Sum.CHARGE, amount=abs(entry.amount), reason=entry.label)
+        for entry in (*by_role[Sum.DISCOUNT], *by_role[Sum.CHARGE])
+    ]
+    if not entries or sums.totals.net is None:
+        return
+    allowances = sum((entry.amount for entry in entries if not entry.charge), _ZERO)
+    charges = sum((entry.amount for entry in entries if entry.charge), _ZERO)
+    lines_net = sums.totals.net + allowances - charges
+    if lines_net in [entry.amount for entry in by_role[Sum.NET]]:
+        sums.allowances_charges = entries
+        update = {"lines_net": lines_net, "allowances": allowances, "charges": charges}
+        sums.totals = sums.totals.model_copy(update=update)
 
 
 def _taxes(entries: Sequence[_Found]) -> list[_Found]:
@@ -150,12 +160,14 @@ def _taxes(entries: Sequence[_Found]) -> list[_Found]:
     return seen
 
 
-def _consistent(by_role: dict[Sum, list[_Found]], sums: Sums) -> tuple[Decimal | None, Decimal | None, Decimal | None]:
+def _consistent(
+    by_role: dict[Sum, list[_Found]], tax_entries: Sequence[_Found]
+) -> tuple[Decimal | None, Decimal | None, Decimal | None]:
     """Net, tax and total that fit each other, else the last of each that is stated."""
     nets = [entry.amount for entry in reversed(by_role[Sum.NET])]
     totals = [entry.amount for entry in reversed((*by_role[Sum.DUE], *by_role[Sum.TOTAL]))]
-    all_taxes = sum((group.amount for group in sums.tax_groups), _ZERO) if sums.tax_groups else None
-    taxes = [tax for tax in (all_taxes, *(group.amount for group in sums.tax_groups)) if tax is not None]
+    amounts = [entry.amount for entry in tax_entries]
+    taxes = [sum(amounts, _ZERO), *amounts] if amounts else []
     for net, tax, total in product((*nets, *totals), taxes, totals):
         if net + tax == total and (net != total or not tax):
             return net, tax, total

@@ -5,7 +5,18 @@ from typing import Final
 
 from .draft import Draft
 from .kinds import kind_of
-from .model import Address, AllowanceCharge, Finding, InvoiceKind, InvoiceLine, Party, Severity, TaxGroup, TaxId, Totals
+from .model import (
+    Address,
+    AllowanceCharge,
+    Finding,
+    InvoiceKind,
+    InvoiceLine,
+    Party,
+    Severity,
+    TaxGroup,
+    TaxId,
+    Totals,
+)
 from .values import Values
 from .xml_node import Node
 
@@ -49,7 +60,9 @@ class _UblReader:
             buyer=_party(root.first("AccountingCustomerParty/Party")),
             currency=currency,
             profile=root.text("CustomizationID"),
-            lines=[self._line(node) for node in root.all("CreditNoteLine" if self._credits else "InvoiceLine")],
+            lines=[
+                self._line(node) for node in root.all("CreditNoteLine" if self._credits else "InvoiceLine")
+            ],
             allowances_charges=self._allowances_charges(root),
             tax_groups=self._tax_groups(_in_currency(tax_totals, currency)),
             totals=self._totals(_in_currency(tax_totals, currency)),

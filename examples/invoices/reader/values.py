@@ -38,17 +38,19 @@ class Values:
         if text is None:
             return None
         match = _DATE.fullmatch(text)
-        try:
-            return date(int(match[1]), int(match[2]), int(match[3])) if match else self._no_date(path, text)
-        except ValueError:
-            return self._no_date(path, text)
-
-    def _no_date(self, path: str, text: str) -> None:
+        if match is not None:
+            try:
+                return date(int(match[1]), int(match[2]), int(match[3]))
+            except ValueError:  # the 31st of February: no date either
+                pass
         self._unreadable("date", path, text)
+        return None
 
     def _unreadable(self, what: str, path: str, text: str) -> None:
         name = path.rsplit("/", 1)[-1]
-        self.findings.append(Finding(code=f"not_a_{what}", message=f"{name} is {text[:40]!r}, which is no {what}"))
+        self.findings.append(
+            Finding(code=f"not_a_{what}", message=f"{name} is {text[:40]!r}, which is no {what}")
+        )
 
 
 def _text(node: Node | None, path: str) -> str | None:

@@ -26,7 +26,9 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 # What invoices are written in. Python knows stranger codecs (zlib, punycode), which have no business here.
-_TEXT_ENCODINGS: Final = re.compile(r"utf-?8|utf-?16(-?[lb]e)?|us-?ascii|iso-?8859-?\d{1,2}|latin-?1|(windows|cp)-?125\d")
+_TEXT_ENCODINGS: Final = re.compile(
+    r"utf-?8|utf-?16(-?[lb]e)?|us-?ascii|iso-?8859-?\d{1,2}|latin-?1|(windows|cp)-?125\d"
+)
 
 
 class Node:
@@ -123,7 +125,9 @@ def parse_xml(data: bytes) -> ParsedXml:
     try:
         root = etree.fromstring(text.encode("utf-8", "surrogatepass"), parser)
     except etree.XMLSyntaxError as error:
-        raise InvoiceUnreadable(Problem.XML_MALFORMED, f"the XML is not well-formed: {str(error)[:200]}") from error
+        raise InvoiceUnreadable(
+            Problem.XML_MALFORMED, f"the XML is not well-formed: {str(error)[:200]}"
+        ) from error
     elements = sum(1 for _ in root.iter())
     if elements > MAX_XML_ELEMENTS:
         raise InvoiceUnreadable(
