@@ -11,6 +11,8 @@ import asyncio
 import logging
 import time
 from collections import deque
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.bus.wheel import DeadlineWheel
@@ -21,14 +23,13 @@ from reach.runtime.answer import Answers, TooLargeForOne, failure_of
 from reach.runtime.context import Context
 from reach.runtime.job import EndedBy, Job, Served
 from reach.runtime.streaming import StreamRunner
+from reach.runtime.workers import HandlerRaised
 from reach.wire import codec, subjects
 from reach.wire.envelope import Envelope, is_envelope
 from reach.wire.reply import Failure, Reply
 from reach.wire.trace import Hop, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reach.bus.blobs import Blobs
     from reach.bus.internals import Delivery
     from reach.call.client import Bus
@@ -94,6 +95,7 @@ class Inbound:
                 self._refuse(job, refusal)
             return
         served.running += 1
+        job.holds_slot = True
         self._jobs[job.token] = job
         self._by_message[envelope.message_id] = job
         self._idle.clear()
@@ -114,7 +116,7 @@ class Inbound:
 
     def _refusal(self, job: Job) -> Failure | None:
         """Why a request is not started, or None. Everything here is `executed=no`."""
-        now = self._loop.time()
+        now = monotonic()
         served = job.served
         if job.deadline <= now:
             return Failure.of(Reason.DEADLINE, executed=Executed.NO)
@@ -172,7 +174,7 @@ class Inbound:
 
     def _accept_due(self) -> None:
         self._accept_timer = None
-        now = self._loop.time()
+        now = monotonic()
         queue = self._to_accept
         while queue and (queue[0][1].finished or queue[0][0] <= now):
             _, job = queue.popleft()
@@ -191,7 +193,7 @@ class Inbound:
         try:
             # 1 stopped before it began?
             if job.ended_by is not None:
-                raise asyncio.CancelledError  # noqa: TRY301 - the one place that says what an ended job means
+                raise asyncio.CancelledError
             # 2 fetch what did not fit the message
             params = job.envelope.payload if job.envelope.blob is None else await self._fetched(job)
             # 3 check
@@ -200,11 +202,11 @@ class Inbound:
             # 4 inherit, for nested calls
             enter(self._context_of(job))
             # 5 run under the caller's deadline
-            job.started = True
+            job.started = job.handed_over = True
             if job.served.is_stream:
-                value = await self._streams.run(job, args, kwargs)
+                value = await self._streams.run(job, args, kwargs, on_late=partial(self._free, job))
             else:
-                value = await job.served.executor.run(handler, args, kwargs, on_late=self._late(job))
+                value = await job.served.executor.run(handler, args, kwargs, on_late=partial(self._free, job))
                 # 6 check the result
                 value = handler.result(value)
         except asyncio.CancelledError:
@@ -242,16 +244,11 @@ class Inbound:
             marks=job.marks,
         )
 
-    def _late(self, job: Job) -> Callable[[], None]:
-        """Give what a thread calls that returned after its call had ended: only now is its slot free (CALL-4)."""
-        job.holds_slot = True
-
-        def returned() -> None:
+    def _free(self, job: Job) -> None:
+        """Give the slot back: when the work no longer occupies it, which for a thread is when it returns (CALL-4)."""
+        if job.holds_slot:
             job.holds_slot = False
-            if job.finished:
-                job.served.running -= 1
-
-        return returned
+            job.served.running -= 1
 
     def _ended(self, job: Job) -> Failure:
         """Say what became of a job that was stopped from outside."""
@@ -277,14 +274,14 @@ class Inbound:
             if not job.started:
                 known.executed = Executed.NO
             return known
-        _log.error("%s failed: %s [%s]", job.served.name, where_raised(error), job.envelope.message_id)
+        _log.error("%s failed: %s [%s]", job.served.name, _where(error), job.envelope.message_id)
         return Failure.of(Reason.HANDLER_ERROR)
 
     async def _answer(self, job: Job, value: Any, failure: Failure | None) -> None:
         reply = self._answers.reply(ok=failure is None, data=value, error=failure)
         reply.message_id = job.envelope.message_id
         reply.attempt = job.envelope.attempt
-        reply.latency_ms = (self._loop.time() - job.received) * 1000
+        reply.latency_ms = (monotonic() - job.received) * 1000
         reply.retried = job.marks.retried
         reply.cost = job.marks.cost
         if job.envelope.trace is not None and failure is not None:
@@ -331,9 +328,9 @@ class Inbound:
         self._wheel.discard(job.token, job.slot)
         served.done += 1
         served.failed += failure is not None
-        served.busy_ms += (self._loop.time() - job.received) * 1000
-        if not job.holds_slot:
-            served.running -= 1
+        served.busy_ms += (monotonic() - job.received) * 1000
+        if not job.handed_over:
+            self._free(job)
         if not self._jobs:
             self._idle.set()
 
@@ -360,6 +357,11 @@ class Inbound:
             self._accept_timer = None
         self._to_accept.clear()
         self._wheel.close()
+
+
+def _where(error: BaseException) -> str:
+    """Name an exception and its place, also of one that was raised in a worker process."""
+    return str(error) if isinstance(error, HandlerRaised) else where_raised(error)
 
 
 def where_raised(error: BaseException) -> str:

@@ -67,6 +67,7 @@ class Job:
     entered: bool = False
     started: bool = False
     finished: bool = False
+    handed_over: bool = False
     holds_slot: bool = False
     accepted: bool = False
     ended_by: EndedBy | None = None

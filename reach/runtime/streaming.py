@@ -7,13 +7,14 @@ generator itself is silent, pings prove that it lives; they are not data and res
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.errors import UpstreamFailure
 from reach.faults import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Callable
 
     from reach.runtime.answer import Answers
     from reach.runtime.job import Job
@@ -35,11 +36,14 @@ class StreamRunner:
         self._answers = answers
         self._loop = asyncio.get_running_loop()
 
-    async def run(self, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def run(
+        self, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_late: Callable[[], None]
+    ) -> Any:
         """Run the generator to its end. Gives the list of its parts for a caller without frames, else None."""
-        parts = self._iterate(job, args, kwargs)
+        parts = job.served.executor.iterate(job.served.handler, args, kwargs, on_late=on_late)
         if not job.in_frames:
-            return await self._collected(job, parts)
+            async with aclosing(parts):
+                return await self._collected(job, parts)
         if job.wants_answer and not job.accepted:
             self._answers.accepted(job)
         job.credit = INITIAL_CREDIT
@@ -52,10 +56,10 @@ class StreamRunner:
                 job.credit -= self._answers.data(job, value)
         finally:
             pinger.stop()
-            await parts.aclose()  # type: ignore[attr-defined]  # both branches of _iterate are async generators
+            await parts.aclose()
         return None
 
-    async def _collected(self, job: Job, parts: AsyncIterator[Any]) -> list[Any]:
+    async def _collected(self, job: Job, parts: AsyncGenerator[Any, None]) -> list[Any]:
         collected: list[Any] = []
         async for part in parts:
             collected.append(job.served.handler.result(part))
@@ -63,23 +67,6 @@ class StreamRunner:
                 message = f"{job.served.name} has more than {MAX_COLLECTED} parts: ask for it as a stream"
                 raise UpstreamFailure(message, reason=Reason.BAD_RESULT)
         return collected
-
-    async def _iterate(self, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        handler = job.served.handler
-        generator = handler.function(*args, **kwargs)
-        if handler.kind == "stream":
-            try:
-                async for part in generator:
-                    yield part
-            finally:
-                await generator.aclose()
-            return
-        done = object()
-        while True:
-            part = await job.served.executor.step(_next, generator, done)
-            if part is done:
-                return
-            yield part
 
     async def _credited(self, job: Job) -> None:
         while job.credit <= 0:
@@ -111,7 +98,3 @@ class _Pinger:
 
     def stop(self) -> None:
         self._timer.cancel()
-
-
-def _next(generator: Iterator[Any], done: object) -> Any:
-    return next(generator, done)
