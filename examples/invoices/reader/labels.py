@@ -162,6 +162,8 @@ NUMBER_LABEL: Final = _at_word_start(
     fattura[ ]+{_NO}; {_N}[ ]+(?:della[ ])?fattura; factuur[ -]?(?:nummer|nr\.?);
     faktura[ -]?(?:nummer|nr\.?|no\.?); fatura[ ]+{_NO}"""
 )
+# Names a number only beside or under the title.
+BARE_NUMBER_LABEL: Final = _as_label(r"number; no\.?; nummer; nr\.?; numero; num\.?; n[º°]; numer")
 _CREDIT_TITLES: Final = r"""credit (?:note|memo); gutschrift; stornorechnung; avoir; abono; factura rectificativa;
     nota di credito; creditnota; creditfactuur; kreditnota"""
 CREDIT_TITLE: Final = _as_word(_CREDIT_TITLES)
@@ -176,7 +178,8 @@ SELLER_LABEL: Final = _as_label(
     leverancier; afzender"""
 )
 BUYER_LABEL: Final = _as_label(
-    r"""(?:bill|billed|invoice|invoiced|sold|charge)(?:ed)? to; to; buyer; customer; client; bill-to; kaufer; kunde;
+    r"""(?:bill|billed|invoice|invoiced|sold|charge)(?:ed)? to; (?:prepared |invoice )?for; to;
+    buyer; customer; client; bill-to; kaufer; kunde;
     rechnung an; rechnungsempfanger; empfanger; an; acheteur; facture a; destinataire; adresse de facturation; cliente;
     comprador; facturar a; destinatario; spett\.?(?:le)?; cessionario; klant; koper; factuur aan; factuuradres;
     afnemer"""

@@ -10,7 +10,7 @@ from datetime import date
 from typing import Final
 
 from .draft import Draft
-from .labels import CREDIT_TITLE, DATES, NUMBER_LABEL, TITLE, DateRole
+from .labels import BARE_NUMBER_LABEL, CREDIT_TITLE, DATES, NUMBER_LABEL, TITLE, DateRole
 from .model import Finding, InvoiceKind, InvoiceLine, Totals
 from .notation import Notation, plain
 from .problems import InvoiceUnreadable, Problem
@@ -112,14 +112,16 @@ def _number(rows: Sequence[Row]) -> str | None:
 
 
 def _number_under_title(rows: Sequence[Row]) -> str | None:
-    """`N° 118 du 4 mai` in one of the rows after the title."""
+    """`N° 118 du 4 mai` or `Number  118` beside the title or in one of the rows after it."""
     title = next((index for index, row in enumerate(rows) if TITLE.search(plain(row.text))), None)
     if title is None:
         return None
-    for row in rows[title + 1 : title + 1 + _ROWS_BELOW]:
-        for cell in row.cells:
+    for row in rows[title : title + 1 + _ROWS_BELOW]:
+        for position, cell in enumerate(row.cells):
             sign = _NO.match(cell.text)
             number = _reference(cell.text[sign.end() :]) if sign else None
+            if number is None and BARE_NUMBER_LABEL.fullmatch(plain(cell.text)) and row.cells[position + 1 :]:
+                number = _reference(row.cells[position + 1].text)
             if number:
                 return number
     return None

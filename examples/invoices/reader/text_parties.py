@@ -25,6 +25,7 @@ from .text_rows import Cell, Row
 
 _BLOCK_ROWS: Final = 7
 _SENDER_LINE: Final = re.compile(r"\s*[·•|∙–]\s*|\s+[-*]\s+|,\s+")
+_STREET: Final = re.compile(r"^\d+[a-z]?\s|\s\d+\s?[a-zA-Z]?$")
 _SENDER_PARTS: Final = 3
 # How many columns aside of its label a block may begin.
 _SLANT: Final = 4
@@ -130,11 +131,8 @@ def _sender_line(rows: Sequence[Row]) -> _Block | None:
     for row in rows:
         for cell in row.cells:
             parts = [part.strip(" ,") for part in _SENDER_LINE.split(cell.text) if part.strip(" ,")]
-            if (
-                len(parts) >= _SENDER_PARTS
-                and _is_name(parts[0])
-                and any(_TOWN.fullmatch(part) for part in parts)
-            ):
+            named = len(parts) >= _SENDER_PARTS and _is_name(parts[0]) and not _STREET.search(parts[0])
+            if named and any(_TOWN.fullmatch(part) for part in parts):
                 return _Block(parts[0], tuple(parts[1:]), (row.index,), cell)
     return None
 
@@ -150,12 +148,18 @@ def _head_of_page(rows: Sequence[Row], buyer: _Block | None) -> _Block | None:
     before_buyer = [
         (index, cell) for index, cell in candidates if buyer is None or rows[index].index <= buyer.rows[0]
     ]
-    for index, cell in [*before_buyer, *candidates]:
-        if COMPANY_FORM.search(cell.text):
-            return _block_below(rows, index, cell, first=cell.text)
-    for index, cell in candidates[:1]:
-        return _block_below(rows, index, cell, first=cell.text)
+    companies = [
+        (index, cell) for index, cell in [*before_buyer, *candidates] if COMPANY_FORM.search(cell.text)
+    ]
+    for index, cell in [*companies, *candidates][:1]:
+        block = _block_below(rows, index, cell, first=cell.text)
+        # What stands under a name at the head of a page is its address only where a town is in it.
+        return block if block and _has_town(block) else _Block(cell.text, (), (rows[index].index,), cell)
     return None
+
+
+def _has_town(block: _Block) -> bool:
+    return any(_TOWN.fullmatch(part) for line in block.rest for part in _apart(line))
 
 
 def _address_block(rows: Sequence[Row], seller: _Block | None) -> _Block | None:
