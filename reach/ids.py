@@ -3,7 +3,8 @@
 Ids are 16 characters of lower-case base32 (80 random bits), which fits a subject token and can be read
 aloud; an instance is `<agent_id>-<8 characters>`; a generation is its start in milliseconds. Trace and
 span ids have the sizes of W3C trace context so that they pass through other systems unchanged.
-Random bytes come from the system in blocks, because one call a message would show in a profile.
+The system's randomness is encoded in blocks and handed out in slices: three ids a call, one by one, would
+show in a profile.
 """
 
 from __future__ import annotations
@@ -11,47 +12,60 @@ from __future__ import annotations
 import base64
 import os
 import time
+from collections.abc import Callable
 
-_BLOCK = 4096
+_BLOCK = 5 * 1024
 
 
-class _Entropy:
-    """A block of system randomness, handed out in slices; refilled in the child after a fork."""
+def _base32(data: bytes) -> str:
+    return base64.b32encode(data).decode().lower()
 
-    __slots__ = ("_at", "_bytes", "_pid")
 
-    def __init__(self) -> None:
-        self._bytes = b""
+class _Letters:
+    """A block of random letters, handed out in slices."""
+
+    __slots__ = ("_at", "_encode", "_text")
+
+    def __init__(self, encode: Callable[[bytes], str]) -> None:
+        self._encode = encode
+        self._text = ""
         self._at = 0
-        self._pid = 0
 
-    def take(self, size: int) -> bytes:
+    def take(self, size: int) -> str:
+        """Give `size` letters that nobody else was given."""
         end = self._at + size
-        if end > len(self._bytes) or self._pid != os.getpid():
-            self._bytes = os.urandom(_BLOCK)
-            self._pid = os.getpid()
+        if end > len(self._text):
+            self._text = self._encode(os.urandom(_BLOCK))
             self._at, end = 0, size
-        piece = self._bytes[self._at : end]
+        piece = self._text[self._at : end]
         self._at = end
         return piece
 
+    def forget(self) -> None:
+        """Start a new block: after a fork parent and child would hand out the same letters."""
+        self._text = ""
+        self._at = 0
 
-_entropy = _Entropy()
+
+_words = _Letters(_base32)
+_hex = _Letters(bytes.hex)
+os.register_at_fork(after_in_child=_words.forget)
+os.register_at_fork(after_in_child=_hex.forget)
 
 
 def new_id() -> str:
     """Make a 16-character id."""
-    return base64.b32encode(_entropy.take(10)).decode().lower()
+    return _words.take(16)
 
 
 def reach_id() -> str:
     """Make the id by which a call can be explained afterwards (`rch_` and 16 characters)."""
-    return "rch_" + new_id()
+    return "rch_" + _words.take(16)
 
 
 def instance_id(agent_id: str) -> str:
     """Make an instance name for one start of an agent."""
-    return f"{agent_id}-{base64.b32encode(_entropy.take(5)).decode().lower()}"
+    return f"{agent_id}-{_words.take(8)}"
 
 
 def generation() -> int:
@@ -61,9 +75,9 @@ def generation() -> int:
 
 def trace_id() -> str:
     """Make a W3C trace id (32 hexadecimal digits)."""
-    return _entropy.take(16).hex()
+    return _hex.take(32)
 
 
 def span_id() -> str:
     """Make a W3C span id (16 hexadecimal digits)."""
-    return _entropy.take(8).hex()
+    return _hex.take(16)
