@@ -136,14 +136,14 @@ class Blobs:
             meta = await self._meta(line, bucket, name, size)
             if meta.size > limit:
                 raise _over(meta.size, limit)
-            data = b"".join(await self._chunks(line, meta)) if meta.size else b""
-        if not meta.has_digest(sha256(data).digest()):
+            parts, digest = await self._chunks(line, meta)
+        if not meta.has_digest(digest):
             raise UpstreamFailure(
                 f"blob {bucket}/{name} is not what was put there: its digest differs",
                 reason=Reason.NON_JSON_BODY,
                 executed=Executed.NO,
             )
-        return data
+        return b"".join(parts)
 
     async def delete(self, ref: dict[str, Any]) -> None:
         """Remove a blob before its time. One that is not there is no mistake. Raises `ReachError` otherwise."""
@@ -179,7 +179,8 @@ class Blobs:
         """Take one acknowledgement of the stream."""
         delivery = await line.next(f"the store of bucket {bucket}")
         if delivery.no_responders:
-            raise self._no_store(bucket, size)
+            raise _went_away(bucket) if line.heard else self._no_store(bucket, size)
+        line.heard = True
         answer = read_map(delivery.data)
         if error := answer.get("error"):
             raise _unexecuted(translate(_api_error(error)))
@@ -210,14 +211,19 @@ class Blobs:
             raise _vanished(bucket, name, size)
         return meta
 
-    async def _chunks(self, line: _Line, meta: StoredObject) -> list[bytes]:
-        """Fetch a blob's chunks, a batch at a time; a follower that lags behind the leader is asked again."""
+    async def _chunks(self, line: _Line, meta: StoredObject) -> tuple[list[bytes], bytes]:
+        """Fetch a blob's chunks, and their digest: a batch at a time, and again where a follower lags behind.
+
+        The digest is taken chunk by chunk, because that of a large blob would hold the loop up.
+        """
         parts: list[bytes] = []
+        digest = sha256()
         missing, after, waits = meta.size, 0, iter(_LAGGING_S)
         while missing > 0:
             found = 0
             async for sequence, chunk in self._batch(line, meta, after + 1):
                 parts.append(chunk)
+                digest.update(chunk)
                 missing -= len(chunk)
                 found += len(chunk)
                 after = sequence
@@ -226,7 +232,7 @@ class Blobs:
                 if wait_s is None:
                     raise _vanished(meta.bucket, meta.name, meta.size)
                 await asyncio.sleep(wait_s)
-        return parts
+        return parts, digest.digest()
 
     async def _batch(self, line: _Line, meta: StoredObject, first: int) -> AsyncIterator[tuple[int, bytes]]:
         """Ask for the chunks from sequence `first` on; ends with the batch, at once where there is nothing."""
@@ -279,6 +285,8 @@ class _Line:
         self._inbox = f"{connection.inbox}.{ids.new_id()}.1"
         self._arrived: asyncio.Queue[Delivery | ReachError] = asyncio.Queue()
         self._watched: set[str] = set()
+        self.heard = False
+        """Whether the store has confirmed anything on this line."""
         self._subscription = connection.subscribe(self._inbox, self._arrived.put_nowait, durable=False)
         connection.on_state(self._on_state)
         connection.denials.append(self._on_denied)
@@ -365,6 +373,10 @@ def _vanished(bucket: str, name: str, size: int) -> UpstreamRefusal:
         reason=Reason.NOT_FOUND,
         executed=Executed.NO,
     )
+
+
+def _went_away(bucket: str) -> Unreachable:
+    return Unreachable(f"the store of bucket {bucket} went away while a payload was put into it")
 
 
 def _no_jetstream(bucket: str) -> Unreachable:
