@@ -24,6 +24,10 @@ _AUSTRIAN_PRINT: Final = (
     ("250 Stk.", "Plakate A2, wetterfest", "2,36", "590,00"),
     ("1 Pausch.", "Druckdatenprüfung", "45,00", "45,00"),
 )
+_FRENCH_TRANSLATION: Final = (
+    ("Traduction allemand-français, notice technique", "12 400", "0,11", "1 364,00"),
+    ("Relecture", "12 400", "0,03", "372,00"),
+)
 
 
 def workshop_spanish() -> bytes:
@@ -123,6 +127,32 @@ def printer_austrian() -> bytes:
             table.row(("", label, "", amount))
     pdf.ln(4)
     write(pdf, "Zahlbar innerhalb von 14 Tagen, spätestens am 21.10.2025, ohne Abzug.")
+    return pdf_bytes(pdf)
+
+
+def translator_french() -> bytes:
+    """A translator: the customer above on the right, tax not charged, the total in the middle of the page."""
+    pdf = blank_pdf("Facture")
+    write(pdf, "Lingua Verde EURL", size=14, bold=True)
+    write(pdf, "5 place du Marché, 67000 Strasbourg")
+    write(pdf, "SIRET 812 345 678 00017")
+    for line in ("Destinataire", "Pompes Vogel SA", "ZI des Genêts", "68100 Mulhouse"):
+        write(pdf, line, align="R", bold=line == "Destinataire")
+    pdf.ln(6)
+    write(pdf, "Facture no 2025-47", size=12, bold=True)
+    write(pdf, "Strasbourg, le 20 octobre 2025 - à régler avant le 19 novembre 2025")
+    pdf.ln(4)
+    with pdf.table(
+        col_widths=(80, 26, 28, 30),
+        text_align=("LEFT", "RIGHT", "RIGHT", "RIGHT"),
+        headings_style=FontFace(emphasis="B"),
+        borders_layout=TableBordersLayout.INTERNAL,
+    ) as table:
+        for cells in (("Objet", "Mots", "Tarif (€)", "Total (€)"), *_FRENCH_TRANSLATION):
+            table.row(cells)
+    pdf.ln(6)
+    write(pdf, "Total à payer : 1 736,00 €", size=12, bold=True, align="C")
+    write(pdf, "TVA non applicable, article 293 B du CGI", align="C")
     return pdf_bytes(pdf)
 
 

@@ -18,10 +18,6 @@ _GERMAN_GARDEN: Final = (
     ("Grüngut abfahren", "3,00 Fuhren", "65,00", "195,00"),
     ("Rollrasen verlegen inkl. Material", "52,00 m²", "17,90", "930,80"),
 )
-_FRENCH_TRANSLATION: Final = (
-    ("Traduction allemand-français, notice technique", "12 400", "0,11", "1 364,00"),
-    ("Relecture", "12 400", "0,03", "372,00"),
-)
 
 
 def catering_english() -> bytes:
@@ -89,30 +85,4 @@ def gardener_german() -> bytes:
     pdf.ln(8)
     write(pdf, "Bitte überweisen Sie den Betrag bis zum 27.10.2025 (EUR).")
     write(pdf, "Steuernummer 046/112/03518 · USt-IdNr. DE312908847 · Amtsgericht Potsdam HRB 20117", size=7)
-    return pdf_bytes(pdf)
-
-
-def translator_french() -> bytes:
-    """A translator: the customer above on the right, tax not charged, the total in the middle of the page."""
-    pdf = blank_pdf("Facture")
-    write(pdf, "Lingua Verde EURL", size=14, bold=True)
-    write(pdf, "5 place du Marché, 67000 Strasbourg")
-    write(pdf, "SIRET 812 345 678 00017")
-    for line in ("Destinataire", "Pompes Vogel SA", "ZI des Genêts", "68100 Mulhouse"):
-        write(pdf, line, align="R", bold=line == "Destinataire")
-    pdf.ln(6)
-    write(pdf, "Facture no 2025-47", size=12, bold=True)
-    write(pdf, "Strasbourg, le 20 octobre 2025 - à régler avant le 19 novembre 2025")
-    pdf.ln(4)
-    with pdf.table(
-        col_widths=(80, 26, 28, 30),
-        text_align=("LEFT", "RIGHT", "RIGHT", "RIGHT"),
-        headings_style=FontFace(emphasis="B"),
-        borders_layout=TableBordersLayout.INTERNAL,
-    ) as table:
-        for cells in (("Objet", "Mots", "Tarif (€)", "Total (€)"), *_FRENCH_TRANSLATION):
-            table.row(cells)
-    pdf.ln(6)
-    write(pdf, "Total à payer : 1 736,00 €", size=12, bold=True, align="C")
-    write(pdf, "TVA non applicable, article 293 B du CGI", align="C")
     return pdf_bytes(pdf)

@@ -52,6 +52,7 @@ _NUMBER: Final = re.compile(
     r"|\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:[.,]\d{1,4})?(?!\d)"  # 1.234,56  1'234
     r"|\d{1,15}(?:[.,]\d{1,6})?"
 )
+_GROUPED_ALONE: Final = re.compile(rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+")
 _MINUS: Final = "-−–"
 _MONEY_AROUND: Final = re.compile(rf"(?:{'|'.join(re.escape(sign) for sign in _SYMBOLS)}|{'|'.join(_CODES)})")
 
@@ -125,6 +126,8 @@ class Notation:
 
     def numbers(self, text: str) -> list[Number]:
         """The free-standing numbers of a row, left to right: no dates and no parts of words or references."""
+        if _GROUPED_ALONE.fullmatch(text):  # `12 400` is one number only where nothing else stands by it
+            return [Number(self.decimal(text), 0, len(text), percent=False, money=False)]
         blanked = text
         for _, start, end in self._dates_at(text):
             blanked = blanked[:start] + "#" * (end - start) + blanked[end:]

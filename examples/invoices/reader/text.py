@@ -53,7 +53,8 @@ def read_text(pages: Sequence[str]) -> Draft:
             Problem.NO_INVOICE_FOUND,
             "the PDF has text, and no invoice was recognised in it (a number or title, and a total)",
         )
-    lines, line_findings = _without_tax(table.lines, sums.totals)
+    totals, total_findings = _untaxed(table.lines, sums.totals)
+    lines, line_findings = _without_tax(table.lines, totals)
     note = "read from the words on the page by heuristics, as no XML is embedded: compare it with the page"
     return Draft(
         number=number,
@@ -67,9 +68,23 @@ def read_text(pages: Sequence[str]) -> Draft:
         lines=lines,
         allowances_charges=sums.allowances_charges,
         tax_groups=sums.tax_groups,
-        totals=sums.totals,
-        findings=[Finding(code="read_from_text", message=note), *sums.findings, *line_findings],
+        totals=totals,
+        findings=[
+            Finding(code="read_from_text", message=note),
+            *sums.findings,
+            *total_findings,
+            *line_findings,
+        ],
     )
+
+
+def _untaxed(lines: Sequence[InvoiceLine], totals: Totals) -> tuple[Totals, list[Finding]]:
+    """Where no tax is stated and the lines add up to the total, that is the net amount too."""
+    amounts = [line.net_amount for line in lines if line.net_amount is not None]
+    if totals.net is not None or totals.tax is not None or not amounts or sum(amounts) != totals.total:
+        return totals, []
+    message = "no tax is stated and the lines add up to the total, which was taken as the net amount"
+    return totals.model_copy(update={"net": totals.total}), [Finding(code="net_worked_out", message=message)]
 
 
 def _without_tax(lines: Sequence[InvoiceLine], totals: Totals) -> tuple[list[InvoiceLine], list[Finding]]:
