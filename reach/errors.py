@@ -130,7 +130,7 @@ BY_CODE: dict[Code, type[ReachError]] = {
 """One class a code."""
 
 
-class NotExecuted(Exception):  # noqa: N818 - it states a fact to the caller rather than an error of ours
+class NotExecuted(Exception):
     """Raised by a handler that failed before it changed anything: the call is safe to send elsewhere."""
 
 
@@ -138,7 +138,7 @@ class ConfigError(ValueError):
     """A setting, key, folder or file is wrong; the message says what would be right."""
 
 
-class NameRefused(ValueError):  # noqa: N818 - reads as the sentence it is
+class NameRefused(ValueError):
     """A name that would not survive as part of a subject; `nearest` is one that would."""
 
     def __init__(self, message: str, *, nearest: str | None = None) -> None:
@@ -146,7 +146,7 @@ class NameRefused(ValueError):  # noqa: N818 - reads as the sentence it is
         self.nearest = nearest
 
 
-class NotOnTheWire(ValueError):  # noqa: N818 - reads as the sentence it is
+class NotOnTheWire(ValueError):
     """A value that cannot cross the wire; `path` is where it sits, such as `params.lines[3].price`."""
 
     def __init__(self, message: str, *, path: str) -> None:
@@ -154,5 +154,5 @@ class NotOnTheWire(ValueError):  # noqa: N818 - reads as the sentence it is
         self.path = path
 
 
-class LinkDown(Exception):  # noqa: N818 - a state of our link, turned into Unreachable at the edge
+class LinkDown(Exception):
     """The connection to NATS is not there right now."""

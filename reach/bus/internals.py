@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from nats.aio.client import Client
@@ -26,7 +27,7 @@ SUPPORTED_NATS_PY = "2.16.0"
 
 
 class Delivery:
-    """One message as it came off the socket. `received` is loop time when it was parsed, in seconds."""
+    """One message as it came off the socket. `received` is when it was parsed, in monotonic seconds."""
 
     __slots__ = ("data", "headers", "received", "reply", "subject")
 
@@ -63,7 +64,7 @@ class NatsLink(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         parsed = await self._process_headers(headers) if headers else None
-        delivery = Delivery(subject.decode(), reply.decode(), data, parsed, self._running_loop.time())
+        delivery = Delivery(subject.decode(), reply.decode(), data, parsed, monotonic())
         try:
             handler(delivery)
         except Exception as error:  # noqa: BLE001 - an exception here would end the read loop for everybody

@@ -10,6 +10,7 @@ empty.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.bus.connection import LinkState
@@ -34,9 +35,29 @@ SUSPICION_S: Final = 0.15
 class Pending:
     """One call that waits. `settle` is called once, with a reply or a failure; frames before that go to `on_frame`."""
 
-    __slots__ = ("accepted", "capability", "cancelled", "future", "generation", "message_id", "on_frame", "on_reply", "sent", "slot", "subject", "token")
+    __slots__ = (
+        "accepted",
+        "cancelled",
+        "capability",
+        "future",
+        "generation",
+        "message_id",
+        "on_frame",
+        "on_reply",
+        "sent",
+        "slot",
+        "subject",
+        "token",
+    )
 
-    def __init__(self, token: str, message_id: str, capability: str, subject: str, future: asyncio.Future[Reply | Failure]) -> None:
+    def __init__(
+        self,
+        token: str,
+        message_id: str,
+        capability: str,
+        subject: str,
+        future: asyncio.Future[Reply | Failure],
+    ) -> None:
         self.token = token
         self.message_id = message_id
         self.capability = capability
@@ -94,7 +115,7 @@ class Mux:
 
     def send(self, pending: Pending, data: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish the request of `pending`. Raises what `Connection.publish` raises; the place stays open."""
-        pending.sent = self._loop.time()
+        pending.sent = monotonic()
         self._connection.publish(pending.subject, data, reply=self._prefix + pending.token, headers=headers)
 
     def close_one(self, pending: Pending) -> None:
@@ -112,7 +133,7 @@ class Mux:
         elif pending.sent and not pending.future.done():
             pending.cancelled = True
             self._orphans[pending.token] = pending
-            pending.slot = self._wheel.add(pending.token, self._loop.time() + 5.0)
+            pending.slot = self._wheel.add(pending.token, monotonic() + 5.0)
 
     def credit(self, instance: str, stream_id: str, size: int) -> None:
         """Allow a producer `size` more bytes."""
@@ -259,9 +280,8 @@ class Mux:
         if self.serves is None:
             return
         agent_id = instance.rpartition("-")[0]
-        now = self._loop.time()
+        now = monotonic()
         for pending in list(self._pending.values()):
             in_doubt = pending.accepted is None and pending.sent and now - pending.sent > SUSPICION_S
             if in_doubt and self.serves(agent_id, pending.capability):
                 pending.settle(Failure.of(Reason.INSTANCE_GONE))
-

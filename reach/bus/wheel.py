@@ -9,6 +9,7 @@ because a wheel of fixed size would have to turn while nothing is due.
 from __future__ import annotations
 
 import heapq
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class DeadlineWheel:
 
     def _turn(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now = monotonic()
         while self._due_slots and self._due_slots[0] * SLOT_S <= now:
             for key in self._slots.pop(heapq.heappop(self._due_slots)):
                 self._on_due(key)

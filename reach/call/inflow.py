@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.faults import Reason
@@ -49,7 +50,7 @@ class Inflow:
         self._waiter: asyncio.Future[None] | None = None
         self._seq = 0
         self._consumed = 0
-        self._last_data = self._loop.time()
+        self._last_data = monotonic()
         self.finished_by_far_end = False
         """Whether the producer knows that the stream is over, so that it need not be told."""
 
@@ -68,7 +69,7 @@ class Inflow:
                 self._finish(Failure.of(Reason.STREAM_CUT, f"frame {self._seq} is missing from the stream"))
                 return
             self._frames.append((frame.body, size))
-            self._last_data = self._loop.time()
+            self._last_data = monotonic()
             self._wake()
         elif frame.kind == "end":
             body = frame.body if isinstance(frame.body, dict) else {}
@@ -107,7 +108,7 @@ class Inflow:
 
     async def _wait(self) -> Failure | None:
         """Wait for something to happen; the failure of the clock that ran out, or None."""
-        now = self._loop.time()
+        now = monotonic()
         if self.began:
             clock, reason = self._last_data + self._clocks.idle_s, Reason.IDLE_STREAM
         else:
@@ -128,7 +129,7 @@ class Inflow:
     def _consume(self, size: int) -> None:
         self._consumed += size
         # The reader was busy until now: silence is counted from here, not from when the frame arrived.
-        self._last_data = self._loop.time()
+        self._last_data = monotonic()
         if self._consumed >= _GRANT:
             self._grant(self._consumed)
             self._consumed = 0

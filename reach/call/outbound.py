@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import random
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from reach.call.call import Call, Outlived
@@ -118,7 +119,7 @@ class Outbound:
             options,
             kind=kind,
             source=self.connection.who,
-            now=self.loop.time(),
+            now=monotonic(),
             default_s=card_timeout_s(card),
         )
 
@@ -165,7 +166,7 @@ class Outbound:
             message = f"this process already has {held} open calls of {call.capability}"
             raise Outlived(Failure.of(Reason.OVERLOADED, message, retry_after_ms=100, limit=limit))
         self._open[call.capability] = held + 1
-        call.admitted = self.loop.time()
+        call.admitted = monotonic()
 
     def _widened(self, call: Call, card: CapabilityCard) -> float:
         """Give the deadline of a card that allows more than the default, within what surrounds the call."""
@@ -174,7 +175,7 @@ class Outbound:
         return wanted if around is None else min(wanted, around)
 
     async def _wait_for_link(self, call: Call) -> None:
-        if not await self.connection.wait_connected(call.deadline - self.loop.time()):
+        if not await self.connection.wait_connected(call.deadline - monotonic()):
             where = self.connection.settings.display
             message = f"the connection to NATS at {where} is down ({self.connection.last_error or 'closed'})"
             raise Outlived(Failure.of(Reason.DISCONNECTED, message))
@@ -238,7 +239,7 @@ class Outbound:
         number = len(call.attempts) + 1
         if not self.connection.connected:
             await self._wait_for_link(call)
-        now = self.loop.time()
+        now = monotonic()
         left_s = call.deadline - now
         may_retry = not whole and timeout_may_retry(
             idempotent=call.idempotent, keyed=call.keyed, attempt=number, max_attempts=call.max_attempts
@@ -289,7 +290,7 @@ class Outbound:
     async def _fetched(self, call: Call, reply: Reply) -> Reply | Failure:
         most = call.card.max_payload_bytes if call.card is not None else 32 * 1024 * 1024
         try:
-            async with asyncio.timeout(call.deadline - self.loop.time()):
+            async with asyncio.timeout(call.deadline - monotonic()):
                 body = await self.blobs.get(reply.blob or {}, limit=most)
                 reply.data = codec.unpack(body).get("data")
         except TimeoutError:
@@ -303,7 +304,7 @@ class Outbound:
 
     def note(self, call: Call, attempt: Attempt, pending: Pending, outcome: Reply | Failure) -> None:
         """Write down what became of an attempt."""
-        attempt.took_ms = (self.loop.time() - call.began) * 1000 - attempt.started_ms
+        attempt.took_ms = (monotonic() - call.began) * 1000 - attempt.started_ms
         attempt.instance = pending.accepted or attempt.instance
         if isinstance(outcome, Reply):
             attempt.instance = outcome.instance or attempt.instance
@@ -328,17 +329,19 @@ class Outbound:
         if failure is None:
             failure = Failure.of(Reason.UNMAPPED)
         attempt = call.attempts[-1]
+        # On the group's subject "nobody" means nobody at all: there is no elsewhere to go to (CALL-13: at once).
+        nobody = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("cap.")
         decision = decide(
             failure,
             idempotent=call.idempotent,
             keyed=call.keyed,
             attempt=attempt.n,
-            left_s=call.deadline - self.loop.time(),
+            left_s=call.deadline - monotonic(),
             streaming_started=call.data_frames > 0,
             budget_ok=True,
             jitter=random(),  # noqa: S311 - spreading load, not a secret
             inner_retried=call.inner_retried,
-            max_attempts=call.max_attempts,
+            max_attempts=attempt.n if nobody else call.max_attempts,
         )
         attempt.decision = decision.word
         if isinstance(decision, Unknown):
@@ -351,7 +354,7 @@ class Outbound:
 
     def tell(self, call: Call, outcome: Reply | Failure) -> Reply:
         """Make the reply that the caller sees, and the record, metrics and mark that remain."""
-        latency_ms = (self.loop.time() - call.began) * 1000
+        latency_ms = (monotonic() - call.began) * 1000
         if isinstance(outcome, Reply):
             reply = outcome
         else:
@@ -385,7 +388,7 @@ class Outbound:
 
     def tell_cancelled(self, call: Call) -> None:
         """Record a call whose caller left."""
-        latency_ms = (self.loop.time() - call.began) * 1000
+        latency_ms = (monotonic() - call.began) * 1000
         if call.attempts and not call.attempts[-1].decision:
             call.attempts[-1].took_ms = latency_ms - call.attempts[-1].started_ms
             call.attempts[-1].decision = "cancelled"
@@ -393,8 +396,7 @@ class Outbound:
 
     def remember(self, call: Call, outcome: str, failure: Failure | None, latency_ms: float) -> None:
         """Write the one record of a call and count it."""
-        result = outcome if failure is None or outcome == "cancelled" else failure.code.value
-        self.metrics.call_finished(call.capability, call.provider, result, latency_ms / 1000)
+        self.metrics.call_finished(call.capability, call.provider, failure, latency_ms)
         if not self.recorder.wants(ok=outcome == "ok"):
             return
         envelope = call.envelope

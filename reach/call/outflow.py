@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.call.call import Call, Outlived
@@ -108,7 +109,7 @@ class Outflow:
             self._out.mux.close_one(pending)
         else:
             self._out.mux.cancel(pending)
-        call.attempts[-1].took_ms = (self._loop.time() - call.began) * 1000 - call.attempts[-1].started_ms
+        call.attempts[-1].took_ms = (monotonic() - call.began) * 1000 - call.attempts[-1].started_ms
 
     def _note(self, call: Call, pending: Pending, outcome: Reply | Failure) -> None:
         self._out.note(call, call.attempts[-1], pending, outcome)
@@ -140,7 +141,7 @@ class Outflow:
                 out.mux.close_one(pending)
             out.release(call)
             if done:
-                latency_ms = (self._loop.time() - call.began) * 1000
+                latency_ms = (monotonic() - call.began) * 1000
                 out.remember(call, "failed" if failure is not None else "ok", failure, latency_ms)
             else:
                 out.tell_cancelled(call)
@@ -159,7 +160,7 @@ class Outflow:
     ) -> AsyncIterator[Reply]:
         waiting = set(expected)
         while True:
-            left_s = call.deadline - self._loop.time()
+            left_s = call.deadline - monotonic()
             if not waiting and call.data_frames:
                 left_s = min(left_s, SETTLE_S)
             if left_s <= 0:

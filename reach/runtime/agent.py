@@ -197,7 +197,9 @@ class Agent:
                 f"{self.agent_id} serves nothing yet: decorate a function with "
                 f"@agent.capability('some.name') before running it"
             )
-        instance = Instance(self, ids.instance_id(self.agent_id), list(self._served.values()), recorder=recorder)
+        instance = Instance(
+            self, ids.instance_id(self.agent_id), list(self._served.values()), recorder=recorder
+        )
         await instance.open(settings)
         try:
             for hook in self._start_hooks:
@@ -240,10 +242,14 @@ def _executor_for(
         return ProcessExecutor(handler.function, limit=limit), limit
     if in_loop:
         if asked == "thread":
-            raise ValueError(f"{handler.capability!r} is `async def`, which runs in the loop: make it `def` for threads")
+            raise ValueError(
+                f"{handler.capability!r} is `async def`, which runs in the loop: make it `def` for threads"
+            )
         return AsyncExecutor(), max_concurrency or MAX_ASYNC
     if asked == "async":
-        raise ValueError(f"{handler.capability!r} is a plain `def`, which would block the loop: make it `async def`")
+        raise ValueError(
+            f"{handler.capability!r} is a plain `def`, which would block the loop: make it `async def`"
+        )
     limit = max_concurrency or MAX_THREADS
     return ThreadExecutor(limit), limit
 

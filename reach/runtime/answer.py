@@ -31,7 +31,9 @@ BLOB_BUCKET = "reach_blobs_1h"
 class Answers:
     """Sends replies and frames of one instance."""
 
-    def __init__(self, connection: Connection, blobs: Blobs, *, provider: str, instance: str, generation: int) -> None:
+    def __init__(
+        self, connection: Connection, blobs: Blobs, *, provider: str, instance: str, generation: int
+    ) -> None:
         self._connection = connection
         self._blobs = blobs
         self._provider = provider
@@ -43,14 +45,18 @@ class Answers:
         """Build a reply in this instance's name."""
         return Reply(ok=ok, data=data, error=error, provider=self._provider, instance=self._instance)
 
-    def refuse(self, reply_to: str, *, message_id: str, as_json: bool, failure: Failure, attempt: int = 1) -> None:
+    def refuse(
+        self, reply_to: str, *, message_id: str, as_json: bool, failure: Failure, attempt: int = 1
+    ) -> None:
         """Answer a request that no job was made of."""
         if not reply_to:
             return
         reply = self.reply(ok=False, error=failure)
         reply.message_id = message_id
         reply.attempt = attempt
-        self._publish(reply_to, codec.pack_json(reply.to_map(full=True)) if as_json else codec.pack(reply.to_map()))
+        self._publish(
+            reply_to, codec.pack_json(reply.to_map(full=True)) if as_json else codec.pack(reply.to_map())
+        )
 
     def send(self, job: Job, reply: Reply) -> None:
         """Send the one reply of a job. Raises `NotOnTheWire`, `TooLargeForOne`."""
@@ -84,7 +90,9 @@ class Answers:
         packed = codec.pack(frame.to_map())
         most = self._connection.max_payload
         if len(packed) > most:
-            message = f"a part of the stream has {len(packed)} bytes; the broker takes {most}: yield smaller parts"
+            message = (
+                f"a part of the stream has {len(packed)} bytes; the broker takes {most}: yield smaller parts"
+            )
             raise UpstreamFailure(message, reason=Reason.BAD_RESULT)
         job.sent_frames += 1
         self._publish(job.reply_to, packed)
@@ -114,7 +122,7 @@ class Answers:
             self.unsent += 1
 
 
-class TooLargeForOne(Exception):  # noqa: N818 - tells the sender to take the other way
+class TooLargeForOne(Exception):
     """A reply that does not fit one message."""
 
     def __init__(self, size: int) -> None:

@@ -6,7 +6,7 @@ want to look: time left, who asked, a bus to call others with.
 
 from __future__ import annotations
 
-import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Context:
     @property
     def time_left_s(self) -> float:
         """Seconds until the caller stops waiting."""
-        return max(0.0, self._job.deadline - asyncio.get_event_loop().time())
+        return max(0.0, self._job.deadline - monotonic())
 
     def cost(self, amount: float) -> None:
         """Add what this call has cost (any unit that the capability's callers agree on); it travels in the reply."""

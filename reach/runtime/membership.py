@@ -50,7 +50,9 @@ class Membership:
                 lane, handler, queue=subjects.QUEUE, durable=False
             )
             self._tickets[one.name] = [
-                self._connection.subscribe(subjects.cap(one.name), handler, queue=subjects.QUEUE, durable=False)
+                self._connection.subscribe(
+                    subjects.cap(one.name), handler, queue=subjects.QUEUE, durable=False
+                )
             ]
 
     def forget(self) -> None:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reach.agent")
 
 
-def run(*agents: Agent, settings: Settings | None = None, ready: Callable[[Instance], None] | None = None) -> None:
+def run(
+    *agents: Agent, settings: Settings | None = None, ready: Callable[[Instance], None] | None = None
+) -> None:
     """Serve one or several agents in this process until SIGTERM or SIGINT.
 
     A second signal ends the process at once. Raises what `Agent.serve` raises, and `TypeError` for what is no agent.
