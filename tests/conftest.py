@@ -92,7 +92,6 @@ def own_system(tmp_path: Path) -> Iterator[System]:
     running.server.stop()
 
 
-
 @pytest.fixture
 def until() -> Callable[..., object]:
     """Wait for a condition that another process brings about; fails after ten seconds, so that nothing hangs."""

@@ -229,7 +229,10 @@ class Connection:
     def subscribe(
         self, subject: str, handler: Callable[[Delivery], None], *, queue: str = "", durable: bool = True
     ) -> Subscription:
-        """Subscribe; `handler` runs inside the read loop and must be instant. Raises `LinkDown` if not durable and down."""
+        """Subscribe; `handler` runs inside the read loop and must be instant.
+
+        Raises `LinkDown` when there is no link and the subscription is not durable.
+        """
         subscription = Subscription(self, subject, queue, handler, durable=durable)
         link = self.link
         if link is not None and link.is_connected:
@@ -282,7 +285,10 @@ class Connection:
     async def request_many(
         self, subject: str, data: bytes, *, timeout_s: float, stall_s: float | None = None
     ) -> AsyncIterator[bytes]:
-        """Ask everybody: yields answers until `timeout_s`, or until none came for `stall_s`; none at all if nobody listens."""
+        """Ask everybody, and yield answers until `timeout_s`, or until none came for `stall_s`.
+
+        Yields nothing at all, at once, when nobody listens. Raises `LinkDown`.
+        """
         answers: asyncio.Queue[Delivery] = asyncio.Queue()
         inbox = f"{self.inbox}.{ids.new_id()}.1"
         subscription = self.subscribe(inbox, answers.put_nowait, durable=False)
@@ -391,6 +397,11 @@ class Connection:
         try:
             async with asyncio.timeout(timeout_s):
                 await link.connect(**options)
+            if self.settings.wants_tls and not link.encrypted:
+                raise ConfigError(
+                    f"TLS was asked for, but NATS at {server} speaks plain text. "
+                    "Let the server require TLS, or take the tls:// and TLS settings away."
+                )
         except BaseException:
             await link.abandon()
             raise
@@ -446,7 +457,7 @@ class Connection:
         reason = kind.reason if isinstance(kind, Unreachable) else Reason.CONNECT
         msg = (
             f"NATS at {where} cannot be reached ({_short(error)}) within {self.settings.connect_timeout_s:g} s. "
-            "Start a local one with `reach up`, or point REACH_URL at a server that runs; `reach doctor` checks the way."
+            "Start a local one with `reach up`, or point REACH_URL at one that runs; `reach doctor` checks the way."
         )
         return Unreachable(msg, reason=reason)
 

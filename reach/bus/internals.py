@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from nats.protocol import command
 
 from reach.errors import LinkDown
+from reach.wire.subjects import answerable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ class NatsLink(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         parsed = await self._process_headers(headers) if headers else None
-        delivery = Delivery(subject.decode(), reply.decode(), data, parsed, monotonic())
+        delivery = Delivery(subject.decode(), answerable(reply.decode()), data, parsed, monotonic())
         try:
             handler(delivery)
         except Exception as error:  # noqa: BLE001 - an exception here would end the read loop for everybody
@@ -155,6 +156,12 @@ class NatsLink(Client):
     def facts(self) -> dict[str, Any]:
         """The server's INFO: server_id, version, max_payload, jetstream, connect_urls."""
         return dict(self._server_info)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the socket speaks TLS. nats-py goes on in plain text when the server does not ask for TLS."""
+        writer: Any = getattr(self._transport, "_io_writer", None)
+        return writer is not None and writer.get_extra_info("ssl_object") is not None
 
     @property
     def discovered(self) -> list[str]:

@@ -84,6 +84,16 @@ GONE_ALL: Final = "reach.gone.*.*"
 """What a caller listens to for ended instances."""
 
 
+RESERVED: Final = ("cap.", "t.", "all.", "lane.", "inst.", "ctl.", "reach.", "task.", "stream.", "$")
+"""Subjects that mean something. NATS does not check where a request asks to be answered: without a check of our
+own a caller could let an agent's answer arrive as an order at another one."""
+
+
+def answerable(reply: str) -> str:
+    """Give a reply subject, or nothing for one that is no inbox: such a request is served but not answered."""
+    return "" if reply.startswith(RESERVED) else reply
+
+
 def capability_of(subject: str) -> tuple[str, str]:
     """Split a request subject into its kind and capability: `cap.a.b` gives `("cap", "a.b")`.
 

@@ -1,7 +1,10 @@
 """The connection that outlives its sockets, against the real server."""
 
 import asyncio
+import os
+import signal
 import time
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from reach.bus.connection import Connection, LinkState, encode_headers
 from reach.bus.internals import SUPPORTED_NATS_PY, Delivery, NatsLink
 from reach.bus.keys import Role
-from reach.bus.settings import Settings, resolve
+from reach.bus.settings import Settings, Tls, resolve
 from reach.errors import CallTimeout, ConfigError, LinkDown, NameRefused, SchemaInvalid, Unreachable
 from reach.faults import Reason
 
@@ -51,7 +54,9 @@ async def test_request_many_collects_from_all(system) -> None:
             )
             await each.flush()
         async with system.connection() as caller:
-            found = [data async for data in caller.request_many("all.conn.many", b"", timeout_s=5, stall_s=0.2)]
+            found = [
+                data async for data in caller.request_many("all.conn.many", b"", timeout_s=5, stall_s=0.2)
+            ]
         assert sorted(found) == [b"one", b"two"]
 
 
@@ -81,7 +86,10 @@ async def test_nothing_is_published_while_down(own_system, until) -> None:
 async def test_case_20_no_server_is_said_within_the_connect_timeout(unused_tcp_port: int) -> None:
     """Case 20: with no server there, connecting fails within its timeout, with the address and what to do."""
     settings = Settings(
-        servers=(f"nats://127.0.0.1:{unused_tcp_port}",), role=Role.CALLER, source="test", connect_timeout_s=0.5
+        servers=(f"nats://127.0.0.1:{unused_tcp_port}",),
+        role=Role.CALLER,
+        source="test",
+        connect_timeout_s=0.5,
     )
     began = time.monotonic()
     with pytest.raises(Unreachable) as caught:
@@ -190,13 +198,17 @@ async def test_a_faulty_handler_does_not_end_the_read_loop(system) -> None:
         assert agent.faults == 1
 
 
-async def test_a_given_up_round_trip_leaves_the_link_alive(system) -> None:
+async def test_a_given_up_round_trip_leaves_the_link_alive(own_system) -> None:
     """A PONG that comes after its waiter gave up does not break the read loop."""
-    async with system.connection() as caller:
-        with pytest.raises(CallTimeout):
-            await caller.flush(timeout_s=0)
+    async with own_system.connection() as caller:
+        os.kill(own_system.server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(CallTimeout):
+                await caller.flush(timeout_s=0.05)
+        finally:
+            os.kill(own_system.server.pid, signal.SIGCONT)
         await caller.flush()
-        assert caller.connected
+        assert (caller.connected, caller.epoch) == (True, 1)
 
 
 async def test_closing_twice_is_closing_once(system) -> None:
@@ -212,7 +224,16 @@ def test_the_private_parts_of_nats_py_are_those_that_were_read() -> None:
     """The exact version is installed, and every private attribute that `internals` uses is there."""
     assert version("nats-py") == SUPPORTED_NATS_PY
     client = NatsLink.__mro__[1]()
-    used = ("_pending", "_pending_data_size", "_pongs", "_server_info", "_server_pool", "_sid", "_status", "_transport")
+    used = (
+        "_pending",
+        "_pending_data_size",
+        "_pongs",
+        "_server_info",
+        "_server_pool",
+        "_sid",
+        "_status",
+        "_transport",
+    )
     assert [name for name in used if not hasattr(client, name)] == []
     assert callable(client._process_msg)
     assert callable(client._process_headers)
@@ -229,3 +250,20 @@ def test_no_nats_at_all_is_said_with_both_ways_out(tmp_path) -> None:
     """Without server and REACH_URL the error names `reach up` and REACH_URL."""
     with pytest.raises(ConfigError, match=r"reach up.*REACH_URL"):
         resolve(role=Role.CALLER, env={"REACH_HOME": str(tmp_path / "none")})
+
+
+async def test_a_request_cannot_aim_its_answer_at_an_order(system) -> None:
+    """A reply subject that means something (`ctl.…`) is not answered: NATS itself would let it through."""
+    async with system.connection(Role.AGENT) as agent, system.connection() as caller:
+        got: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        agent.subscribe("cap.conn.reflect", got.set_result, queue="reach")
+        await agent.flush()
+        caller.publish("cap.conn.reflect", b"", reply="ctl.x-abcdefgh.drain")
+        assert (await got).reply == ""
+
+
+async def test_asking_for_tls_never_ends_in_plain_text(system) -> None:
+    """A server without TLS is refused when TLS was asked for, before anything is sent to it."""
+    plain = system.settings(Role.CALLER)
+    with pytest.raises(ConfigError, match=r"TLS was asked for, but NATS at .* speaks plain text"):
+        await Connection.open(replace(plain, tls=Tls()), role="caller")
