@@ -111,7 +111,8 @@ class Actor:
         """Open another connection, as `role`; close it in `on_stop`.
 
         Raises:
-            ConfigError: this process has no credentials for the role.
+            RoleUnavailable: this process was given no credentials for the role.
+            ConfigError: they are not as they must be, or were refused.
             Unreachable: nobody answers there.
         """
         return await self._alive.place.connect(role)

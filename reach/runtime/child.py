@@ -29,7 +29,7 @@ class Place:
         connection: The process's connection, as its own role.
         clock: Time.
         connect: Opens another connection as another role, which the child then owns and closes. Raises
-            `ConfigError` where the process has no credentials for that role.
+            `RoleUnavailable` where this process was given no credentials for that role.
         started: To be called once, when the child is ready for work.
     """
 
@@ -162,6 +162,10 @@ class Handle:
         if self._cell.state is not ChildState.ENDED:
             self._leave(self._cell)
             await self._cell.gone.wait()
+
+
+class RoleUnavailable(ConfigError):
+    """This process was given no credentials for the role that a child wants to connect as."""
 
 
 class Escalated(Exception):
