@@ -34,7 +34,7 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 
 types: $(READY)
-	@$(BIN)/mypy $(CODE)
+	@$(BIN)/mypy $(wildcard reach actors examples bench)
 
 imports: $(READY)
 	@$(BIN)/lint-imports

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 import nats.errors
 
 from reach import ids
+from reach.bus.headers import encode_headers, too_large
 from reach.bus.internals import Delivery, NatsLink
+from reach.bus.subscription import Subscription
 from reach.bus.translate import translate
-from reach.errors import CallTimeout, ConfigError, LinkDown, ReachError, SchemaInvalid, Unreachable
+from reach.errors import CallTimeout, ConfigError, LinkDown, ReachError, Unreachable
 from reach.faults import Executed, Reason
 from reach.wire import names, subjects
 
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reach.bus")
 
-HEADER_LINE = b"NATS/1.0\r\n"
 _BACKOFF_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _PING_INTERVAL_S = 20
 _ROUND_TRIP_S = 5.0
@@ -46,66 +47,6 @@ class LinkState(StrEnum):
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
     CLOSED = "closed"
-
-
-class Subscription:
-    """Interest in a subject. Durable ones come back on every new link; others end with theirs."""
-
-    __slots__ = ("_connection", "_sid", "durable", "handler", "queue", "subject")
-
-    def __init__(
-        self,
-        connection: Connection,
-        subject: str,
-        queue: str,
-        handler: Callable[[Delivery], None],
-        *,
-        durable: bool,
-    ) -> None:
-        self._connection = connection
-        self._sid = 0
-        self.subject = subject
-        self.queue = queue
-        self.handler = handler
-        self.durable = durable
-
-    @property
-    def active(self) -> bool:
-        """Whether the server sends us messages for it right now."""
-        return self._sid != 0
-
-    def start(self, link: NatsLink) -> None:
-        """Subscribe on `link`."""
-        self._sid = link.listen(self.subject, self.queue, self.handler)
-
-    def ended(self) -> None:
-        """The link is gone, and the subscription on it."""
-        self._sid = 0
-
-    async def withdraw(self) -> None:
-        """Leave without losing a message: UNSUB, forced out, PING and PONG, then forget.
-
-        When this returns everything that the server had sent to us was handed to the handler. A link that
-        ends meanwhile ends the subscription too.
-        """
-        sid, link = self._sid, self._connection.link
-        self._connection.forget(self)
-        self._sid = 0
-        if not sid or link is None:
-            return
-        link.unlisten(sid)
-        with suppress(LinkDown, TimeoutError):
-            await link.round_trip(_ROUND_TRIP_S)
-        link.forget(sid)
-
-    def drop(self) -> None:
-        """Leave at once; what is under way is discarded. Never for request subjects."""
-        sid, link = self._sid, self._connection.link
-        self._connection.forget(self)
-        self._sid = 0
-        if sid and link is not None:
-            link.unlisten(sid)
-            link.forget(sid)
 
 
 class Connection:
@@ -216,15 +157,13 @@ class Connection:
         link = self.link
         if link is None:
             raise LinkDown
-        if headers:
-            block = encode_headers(headers)
-            if len(block) + len(data) > link.max_payload:
-                raise _too_large(len(block) + len(data), link.max_payload)
+        block = encode_headers(headers) if headers else b""
+        if len(block) + len(data) > link.max_payload:
+            raise too_large(len(block) + len(data), link.max_payload)
+        if block:
             link.send_with_headers(subject, reply, data, block)
-            return
-        if len(data) > link.max_payload:
-            raise _too_large(len(data), link.max_payload)
-        link.send(subject, reply, data)
+        else:
+            link.send(subject, reply, data)
 
     def subscribe(
         self, subject: str, handler: Callable[[Delivery], None], *, queue: str = "", durable: bool = True
@@ -460,22 +399,6 @@ class Connection:
             "Start a local one with `reach up`, or point REACH_URL at one that runs; `reach doctor` checks the way."
         )
         return Unreachable(msg, reason=reason)
-
-
-def encode_headers(headers: dict[str, str]) -> bytes:
-    """Encode a header block. Raises `NameRefused` for a name or value that could inject a line."""
-    lines = [HEADER_LINE]
-    for name, value in headers.items():
-        names.token(name, "header name")
-        lines.append(f"{name}: {names.header_value(value)}\r\n".encode())
-    lines.append(b"\r\n")
-    return b"".join(lines)
-
-
-def _too_large(size: int, limit: int) -> SchemaInvalid:
-    return SchemaInvalid(
-        f"the message has {size} bytes with its headers; the broker takes {limit}", reason=Reason.TOO_LARGE
-    )
 
 
 def _short(error: BaseException) -> str:

@@ -173,9 +173,9 @@ class NatsLink(Client):
         self.release_pongs()
         if self._transport is None:
             return
-        self._transport.close()
+        self._transport.close()  # type: ignore[no-untyped-call]
         with suppress(OSError, asyncio.CancelledError):
-            await asyncio.shield(self._transport.wait_closed())
+            await asyncio.shield(self._transport.wait_closed())  # type: ignore[no-untyped-call]
 
     def release_pongs(self) -> None:
         """Let go of whoever waits for a PONG on a link that has ended."""

@@ -9,7 +9,8 @@ from importlib.metadata import version
 
 import pytest
 
-from reach.bus.connection import Connection, LinkState, encode_headers
+from reach.bus.connection import Connection, LinkState
+from reach.bus.headers import encode_headers
 from reach.bus.internals import SUPPORTED_NATS_PY, Delivery, NatsLink
 from reach.bus.keys import Role
 from reach.bus.settings import Settings, Tls, resolve
