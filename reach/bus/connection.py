@@ -22,9 +22,9 @@ from reach import ids
 from reach.bus.headers import encode_headers, too_large
 from reach.bus.internals import Delivery, NatsLink
 from reach.bus.subscription import Subscription
-from reach.bus.translate import translate
-from reach.errors import CallTimeout, ConfigError, LinkDown, ReachError, Unreachable
-from reach.faults import Executed, Reason
+from reach.bus.why import short, why_not
+from reach.errors import CallTimeout, ConfigError, LinkDown, Unreachable
+from reach.faults import Executed
 from reach.wire import names, subjects
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Connection:
             tries += 1
             refused = isinstance(error, ConfigError)
             if refused or connection._loop.time() + pause >= deadline:
-                raise connection._explain(error)
+                raise why_not(error, settings, role)
             await asyncio.sleep(pause)
         connection._keeper = asyncio.create_task(
             connection._keep(), name=f"reach connection {connection.who}"
@@ -305,7 +305,7 @@ class Connection:
                 await self._connect(server, left)
             except (OSError, TimeoutError, nats.errors.Error, ConfigError, ValueError) as failed:
                 error = failed
-                self.last_error = _short(failed)
+                self.last_error = short(failed)
             else:
                 return None
         return error
@@ -373,36 +373,10 @@ class Connection:
 
     def _on_link_error(self, error: Exception) -> None:
         text = str(error)
-        self.last_error = _short(error)
+        self.last_error = short(error)
         if "permissions violation" in text.lower():
             _log.warning("the broker refused: %s", text)
             for told in list(self.denials):
                 told(text)
         elif not self._closing:
-            _log.info("link to %s: %s", self.settings.display, _short(error))
-
-    def _explain(self, error: Exception) -> Exception:
-        where = self.settings.display
-        if isinstance(error, ConfigError):
-            return error
-        text = str(error).lower()
-        if "authorization" in text or "authentication" in text:
-            msg = (
-                f"NATS at {where} refused the credentials of role {self.role!r}. "
-                "Check REACH_NKEY / REACH_CREDS, or remove REACH_URL to use the local server of `reach up`."
-            )
-            return ConfigError(msg)
-        kind = translate(error)
-        reason = kind.reason if isinstance(kind, Unreachable) else Reason.CONNECT
-        msg = (
-            f"NATS at {where} cannot be reached ({_short(error)}) within {self.settings.connect_timeout_s:g} s. "
-            "Start a local one with `reach up`, or point REACH_URL at one that runs; `reach doctor` checks the way."
-        )
-        return Unreachable(msg, reason=reason)
-
-
-def _short(error: BaseException) -> str:
-    if isinstance(error, ReachError):
-        return error.message
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+            _log.info("link to %s: %s", self.settings.display, short(error))
