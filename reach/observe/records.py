@@ -164,18 +164,20 @@ def _file_sink(path: Path) -> JsonLinesSink:
 class Thinning:
     """Decides which successes are kept: every `every`-th, so that a second keeps about `share_per_s`.
 
-    `every` is a power of two, chosen from the second before; while the share is used up within a second it
-    doubles with each further record, which passes the share by a handful. A kept record stands for itself and
-    the `every - 1` after it, across seconds too, so that sums over `1 / sample_rate` are exact.
+    `every` is a power of two, chosen from the second before. When a burst uses the share up within a second,
+    `every` doubles with each further sixteenth of the share: 40 000 calls in one second out of nothing keep
+    some 800. A kept record stands for itself and the `every - 1` after it, across seconds too, so that sums
+    over `1 / sample_rate` are exact but for the group that is under way.
     """
 
-    __slots__ = ("_admitted", "_begun", "_seen", "_share", "_skip", "every")
+    __slots__ = ("_admitted", "_begun", "_next_step", "_seen", "_share", "_skip", "every")
 
     def __init__(self, share_per_s: int) -> None:
         self._share = max(1, share_per_s)
         self._begun = float("-inf")
         self._seen = 0
         self._admitted = 0
+        self._next_step = self._share
         self._skip = 0
         self.every = 1
 
@@ -188,7 +190,8 @@ class Thinning:
             self._skip -= 1
             return False
         self._admitted += 1
-        if self._admitted > self._share:
+        if self._admitted > self._next_step:
+            self._next_step += max(1, self._share // 16)
             self.every *= 2
         self._skip = self.every - 1
         return True
@@ -201,6 +204,7 @@ class Thinning:
         self._begun = now
         self._seen = 0
         self._admitted = 0
+        self._next_step = self._share
 
 
 class Recorder:
