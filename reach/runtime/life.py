@@ -20,8 +20,8 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from reach.bus.connection import Subscription
 from reach.bus.internals import Delivery
+from reach.bus.subscription import Subscription
 from reach.errors import CallTimeout, LinkDown, SchemaInvalid
 from reach.faults import Reason
 from reach.runtime.child import Escalated, Place, describe

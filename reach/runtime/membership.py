@@ -16,8 +16,9 @@ from reach.wire import subjects
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reach.bus.connection import Connection, Subscription
+    from reach.bus.connection import Connection
     from reach.bus.internals import Delivery
+    from reach.bus.subscription import Subscription
     from reach.runtime.job import Served
 
     Receive = Callable[[Served, Delivery], None]

@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from reach.bus.connection import Connection, Subscription
+from reach.bus.connection import Connection
 from reach.bus.internals import Delivery
+from reach.bus.subscription import Subscription
 from reach.errors import ConfigError, LinkDown
 from reach.wire import subjects
 from reach.wire.card import CapabilityCard, Card
