@@ -1,0 +1,254 @@
+"""What lives under `reach up`: the NATS server, the platform, the demo's agents; from start to orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import random
+from typing import Final
+
+from reach.bus.embedded import EmbeddedServer
+from reach.cli import leash, output
+from reach.cli.exits import Exit, Refusal
+from reach.cli.keeper import Job, Keeper, environment
+from reach.policy.restart import GiveUp, RestartBook
+from reach.runtime import platform
+
+DEMO_INSTANCES: Final = 3
+DEMO_TARGET: Final = "examples.invoices.agent:agent"
+
+_READY_S: Final = 60.0
+_PLATFORM_STOP_S: Final = 10.0
+_AGENT_STOP_S: Final = 35.0
+"""An agent finishes what it runs, for at most 30 s."""
+
+_LOOK_S: Final = 0.5
+"""How often to look whether the server still lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What was asked for on the command line."""
+
+    home: Path
+    port: int | None
+    host: str
+    demo: bool
+    sync_always: bool
+    url: str | None
+    as_json: bool
+
+
+class Household:
+    """Everything that `reach up` runs."""
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self._server: EmbeddedServer | None = None
+        self._platform: Keeper | None = None
+        self._agents: list[Keeper] = []
+
+    def live(self) -> None:
+        """Start, run until a signal, stop. Raises `ConfigError`, `Refusal`."""
+        demo_folder = find_demo() if self._wish.demo else None
+        if self._wish.url is None:
+            with _waiting("Starting NATS …"):
+                self._server = self._start_server()
+            if not self._server.owned:
+                self._tell_found(self._server)
+                return
+            self._warn(self._server)
+        try:
+            asyncio.run(self._run(demo_folder))
+        finally:
+            if self._server is not None:
+                self._server.stop()
+        if not self._wish.as_json:
+            output.say("Stopped.")
+
+    def _start_server(self) -> EmbeddedServer:
+        wish = self._wish
+        return EmbeddedServer.start(wish.home, port=wish.port, host=wish.host, sync_always=wish.sync_always)
+
+    def _warn(self, server: EmbeddedServer) -> None:
+        if server.note:
+            output.say(server.note, style="yellow")
+        if other := next((name for name in ("REACH_URL", "REACH_CONTEXT") if os.environ.get(name)), None):
+            output.say(f"{other} is set: other commands go there, and not to this server.", style="yellow")
+
+    @property
+    def _address(self) -> str:
+        return self._wish.url or (self._server.url if self._server else "")
+
+    # -- running -------------------------------------------------------------------------------------
+
+    async def _run(self, demo_folder: Path | None) -> None:
+        self._platform = Keeper(self._platform_job(), log=self._say)
+        if demo_folder is not None:
+            self._agents = [
+                Keeper(self._demo_job(demo_folder, n), log=self._say) for n in range(1, DEMO_INSTANCES + 1)
+            ]
+        stop = asyncio.Event()
+        with self._signals(stop):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    keeping = [group.create_task(keeper.run()) for keeper in (self._platform, *self._agents)]
+                    guarding = group.create_task(self._guard_server())
+                    announcing = group.create_task(self._announce(stop))
+                    await stop.wait()
+                    announcing.cancel()
+                    await self._stop_in_order(keeping)
+                    guarding.cancel()
+            except BaseExceptionGroup as several:
+                # The first that could not be kept ended the others.
+                raise several.exceptions[0] from None
+
+    async def _stop_in_order(self, keeping: list[asyncio.Task[None]]) -> None:
+        """Agents first, then the platform; the server after all of them."""
+        for keeper in self._agents:
+            keeper.stop()
+        await asyncio.gather(*keeping[1:])
+        if self._platform is not None:
+            self._platform.stop()
+        await keeping[0]
+
+    @contextlib.contextmanager
+    def _signals(self, stop: asyncio.Event) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            if stop.is_set():
+                for keeper in (*self._agents, self._platform):
+                    if keeper is not None:
+                        keeper.kill()
+                return
+            stop.set()
+            if not self._wish.as_json:
+                output.say("Stopping. Once more, and nothing is waited for.")
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, on_signal)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    async def _guard_server(self) -> None:
+        """Start the server again if it dies: its data, port and keys are in the folder, so clients come back."""
+        book = RestartBook(["NATS"])
+        while self._server is not None:
+            await asyncio.sleep(_LOOK_S)
+            if self._server.is_running:
+                continue
+            decision = book.failed("NATS", now=time.monotonic(), jitter=random())  # noqa: S311 - spreading load
+            if isinstance(decision, GiveUp):
+                message = f"NATS ended again and again: {decision.reason}."
+                raise Refusal(Exit.SETUP, message, fix=f"Its log is {self._wish.home / 'nats.log'}.")
+            self._say("NATS ended. Starting it again.")
+            await asyncio.sleep(decision.delay_s)
+            self._server.stop()
+            self._server = await asyncio.to_thread(self._start_server)
+
+    # -- telling -------------------------------------------------------------------------------------
+
+    async def _announce(self, stop: asyncio.Event) -> None:
+        keepers = [keeper for keeper in (self._platform, *self._agents) if keeper is not None]
+        try:
+            with _waiting("Starting the platform …"):
+                async with asyncio.timeout(_READY_S):
+                    for keeper in keepers:
+                        await keeper.ready.wait()
+        except TimeoutError:
+            slow = ", ".join(keeper.job.name for keeper in keepers if not keeper.ready.is_set())
+            raise Refusal(Exit.SETUP, f"Not ready within {_READY_S:g} s: {slow}.") from None
+        if not stop.is_set():
+            self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        if self._wish.as_json:
+            output.line(output.compact(self._facts("ready")))
+            return
+        output.line(f"✔ Reach is ready at {self._address}  (Ctrl-C stops it)")
+        output.line(f"  state folder   {self._wish.home}")
+        if self._wish.demo:
+            output.line("  demo           reach call invoice.extract file=@examples/invoices/samples/…")
+        output.line("  serve          reach run my_module:agent")
+        output.line("  call           reach caps, then reach call CAPABILITY key=value")
+
+    def _tell_found(self, server: EmbeddedServer) -> None:
+        if self._wish.as_json:
+            output.line(output.compact(self._facts("running")))
+            return
+        output.line(f"Reach is already running at {server.url} (pid {server.pid}).")
+        output.line(f"  state folder   {self._wish.home}")
+        if self._wish.port not in {None, 0, server.info.port}:
+            output.say(server.note, style="yellow")
+        if self._wish.demo:
+            output.say(f"To add the demo's agents to it: reach run {DEMO_TARGET}")
+
+    def _facts(self, status: str) -> dict[str, object]:
+        facts: dict[str, object] = {"status": status, "url": self._address, "home": str(self._wish.home)}
+        if self._server is not None:
+            facts["pid"] = self._server.pid
+        if self._platform is not None:
+            facts["platform_pid"] = self._platform.pid
+        return facts
+
+    def _say(self, text: str) -> None:
+        output.say(text, style="dim")
+
+    # -- jobs ----------------------------------------------------------------------------------------
+
+    def _platform_job(self) -> Job:
+        return Job(
+            name="The platform",
+            command=platform.platform_command(self._wish.home, url=self._wish.url, watch_stdin=True),
+            env=environment(self._wish.home, url=self._wish.url),
+            is_ready=lambda line: line.startswith(platform.READY),
+            hopeless=frozenset({int(platform.Exit.SETUP), 2}),
+            stop_s=_PLATFORM_STOP_S,
+        )
+
+    def _demo_job(self, folder: Path, number: int) -> Job:
+        command = [sys.executable, "-m", "reach.cli.main", "run", DEMO_TARGET, "--json"]
+        return Job(
+            name=f"Demo agent {number}",
+            command=[sys.executable, "-I", "-S", leash.__file__, str(_AGENT_STOP_S), *command],
+            env=environment(self._wish.home, url=self._wish.url),
+            folder=folder,
+            is_ready=lambda line: '"status":"ready"' in line,
+            hopeless=frozenset({int(Exit.SETUP), int(Exit.USAGE)}),
+            stop_s=_AGENT_STOP_S + 5,
+        )
+
+
+def find_demo() -> Path:
+    """Give the folder that holds the demo: this checkout, or the current folder. Raises `Refusal`."""
+    inside = Path("examples", "invoices", "agent.py")
+    for folder in (Path(__file__).resolve().parents[2], Path.cwd()):
+        if (folder / inside).is_file():
+            return folder
+    raise Refusal(
+        Exit.SETUP,
+        "The demo is not here: an installed package does not carry it.",
+        fix="Get a checkout or the source archive of agent-reach, and run it there: make demo, or reach up --demo",
+    )
+
+
+@contextlib.contextmanager
+def _waiting(text: str) -> Iterator[None]:
+    """Show that something is under way, on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with output.console(sys.stderr).status(text):
+        yield

@@ -1,0 +1,111 @@
+"""The `reach` command: what there is, in which group, with which examples.
+
+Commands are plain functions in files of their own; here they get their place in the help and their edge
+(`reach.cli.dial.guarded`). Nothing that a command needs is imported before it runs, so that `reach --help`
+and completion answer at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+
+from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, up
+from reach.cli.dial import guarded
+
+SERVE = "Serve"
+CALL = "Call"
+LOOK = "Look"
+CHECK = "Check and measure"
+
+_WELCOME = """Agent-Reach: call what agents can do, over NATS.
+
+Start with [bold]reach up[/bold] in one terminal; then [bold]reach run module:agent[/bold] and
+[bold]reach call CAPABILITY key=value[/bold] in others.
+"""
+
+
+def examples(pairs: Sequence[tuple[str, str]]) -> str:
+    """Give the examples at the foot of a command's help."""
+    lines = [
+        f"  [dim]# {_escaped(about)}[/dim]\n  [cyan]{_escaped(command)}[/cyan]" for about, command in pairs
+    ]
+    return "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _epilog() -> str:
+    codes = "\n".join(f"  [bold]{code:>3}[/bold]  {_escaped(meaning)}" for code, meaning in exits.table())
+    return f"[bold]Exit codes[/bold] (the same for every command)\n\n{codes}"
+
+
+app = typer.Typer(
+    name="reach",
+    help=_WELCOME,
+    epilog=_epilog(),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    # A traceback in a frame is still a traceback: what people meet is explained by `guarded`.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"reach {metadata.version('agent-reach')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def _add(panel: str, name: str, command: Callable[..., Any], shown: Sequence[tuple[str, str]]) -> None:
+    app.command(
+        name, rich_help_panel=panel, epilog=examples(shown), no_args_is_help=name in _NEEDS_ARGUMENTS
+    )(guarded(command))
+
+
+_NEEDS_ARGUMENTS = frozenset({"run", "call", "stream", "pipe"})
+
+_add(SERVE, "up", up.up, up.EXAMPLES)
+_add(SERVE, "run", run.run, run.EXAMPLES)
+_add(CALL, "call", call.call, call.CALL_EXAMPLES)
+_add(CALL, "stream", call.stream, call.STREAM_EXAMPLES)
+_add(CALL, "pipe", pipe.pipe, pipe.EXAMPLES)
+_add(LOOK, "ps", look.ps, look.PS_EXAMPLES)
+_add(LOOK, "caps", look.caps, look.CAPS_EXAMPLES)
+_add(CHECK, "doctor", doctor.doctor, doctor.EXAMPLES)
+_add(CHECK, "bench", bench.bench, bench.EXAMPLES)
+
+_schema = typer.Typer(
+    name="schema",
+    help="The published contract: JSON Schema and AsyncAPI of every message.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+_schema.command("export", epilog=examples(schema.EXPORT_EXAMPLES))(guarded(schema.export))
+_schema.command("show", epilog=examples(schema.SHOW_EXAMPLES))(guarded(schema.show))
+app.add_typer(_schema, rich_help_panel=LOOK)
+
+
+def main() -> None:
+    """Run the command line; the entry point `reach`."""
+    app(prog_name="reach")
+
+
+if __name__ == "__main__":
+    main()
