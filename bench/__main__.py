@@ -1,0 +1,155 @@
+"""`python -m bench`: measure, print, and write `bench/results.md`.
+
+Exit code 0 when every reply was right, 1 when not, or when `--check` is given and a promised bound is missed;
+2 when the command line is wrong or nothing could be measured.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from bench.contenders import NATS, REACH
+from bench.measure import Plan, failures, measure, profile, summary
+from bench.proofs import prove
+from bench.report import Findings, own_versions, print_findings, verdicts, write_document
+from bench.stage import LABELS, Stage, open_stage
+from bench.startup import measure_startup
+
+RESULTS: Final = Path(__file__).with_name("results.md")
+
+_COLUMNS: Final = 120
+"""Width of what is printed where there is no terminal."""
+
+_PROFILE_AT: Final = 256
+_PROFILE_S: Final = 4.0
+_QUICK_PROFILE_S: Final = 0.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; give the exit code."""
+    given = _arguments(arguments)
+    plan = _plan(given)
+    console, aside = (
+        Console(highlight=False, soft_wrap=True),
+        Console(stderr=True, highlight=False, soft_wrap=True),
+    )
+    findings = Findings(plan, versions=own_versions())
+    with open_stage(given.only) as stage:
+        if not stage.pairs:
+            aside.print("Nothing of what was asked for can be measured here.", stage.left_out)
+            return 2
+        _measure(stage, findings, aside, quick=given.quick)
+    if not given.skip_startup:
+        findings.startup = measure_startup()
+    if given.json:
+        console.print_json(json.dumps(_to_map(findings)))
+    else:
+        print_findings(findings, console)
+    output = given.output or (None if given.quick or set(given.only) != LABELS.keys() else RESULTS)
+    if output is not None:
+        write_document(findings, output)
+        aside.print(f"Written to {output.name}.")
+    missed = given.check and not all(verdict.kept for verdict in verdicts(findings))
+    return 1 if findings.failures or missed else 0
+
+
+def _measure(stage: Stage, findings: Findings, aside: Console, *, quick: bool) -> None:
+    findings.left_out = dict(stage.left_out)
+    for pair in stage.pairs.values():
+        findings.versions |= pair.about()["versions"]
+    cells = measure(findings.plan, stage, aside.print)
+    findings.lines = summary(cells)
+    findings.failures = failures(cells)
+    made = sum(cell.outcome.made for cell in cells if cell.contender == REACH.name)
+    for name in (NATS.name, REACH.name):
+        if name in stage.pairs:
+            seconds = _QUICK_PROFILE_S if quick else _PROFILE_S
+            profiles, profiled = profile(stage.pairs[name], concurrency=_PROFILE_AT, seconds=seconds)
+            findings.profiles += profiles
+            made += profiled if name == REACH.name else 0
+    if REACH.name in stage.pairs:
+        findings.proofs = prove(stage, stage.pairs[REACH.name], made=made)
+
+
+def _to_map(findings: Findings) -> dict[str, object]:
+    return {**asdict(findings), "verdicts": [asdict(verdict) for verdict in verdicts(findings)]}
+
+
+def _plan(given: argparse.Namespace) -> Plan:
+    usual = Plan(seconds=0.6, warm_s=0.2, rounds=1, runs=1) if given.quick else Plan()
+    return Plan(
+        concurrencies=given.concurrency or usual.concurrencies,
+        seconds=given.seconds or usual.seconds,
+        warm_s=min(usual.warm_s, given.seconds or usual.warm_s),
+        rounds=usual.rounds,
+        runs=given.runs or usual.runs,
+    )
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in LABELS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(LABELS)}")
+    return names
+
+
+def _loads(text: str) -> tuple[int, ...]:
+    loads = tuple(int(load) for load in text.split(","))
+    if not all(1 <= load <= 2000 for load in loads):
+        raise argparse.ArgumentTypeError("calls at a time are 1 to 2000, with commas between")
+    return loads
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.05 <= seconds <= 60:
+        raise argparse.ArgumentTypeError("a turn takes 0.05 to 60 seconds")
+    return seconds
+
+
+def _runs(text: str) -> int:
+    runs = int(text)
+    if not 1 <= runs <= 20:
+        raise argparse.ArgumentTypeError("runs are 1 to 20")
+    return runs
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measure governed calls beside bare nats-py, FastStream and Moleculer, in turns and in one run.",
+        epilog="Examples: make bench · make bench ARGS=--quick · make bench ARGS='--only nats,reach --runs 5'",
+    )
+    parser.add_argument("--quick", action="store_true", help="one short turn of each: a look, not a result")
+    parser.add_argument(
+        "--only",
+        type=_names,
+        default=list(LABELS),
+        metavar="NAMES",
+        help=f"which, with commas between: {', '.join(LABELS)} (all)",
+    )
+    parser.add_argument(
+        "--runs", type=_runs, metavar="N", help="how often all of it is done (3); medians count"
+    )
+    parser.add_argument("--seconds", type=_seconds, metavar="S", help="how long a turn takes (1)")
+    parser.add_argument("--concurrency", type=_loads, metavar="N,N", help="calls at a time (1,64,256,1000)")
+    parser.add_argument("--skip-startup", action="store_true", help="do not measure importing and `reach up`")
+    parser.add_argument("--check", action="store_true", help="fail when a promised bound is missed")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where the document goes (bench/results.md after a full run)",
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
