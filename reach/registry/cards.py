@@ -43,6 +43,7 @@ UNKNOWN_S: Final = 2.0
 """How long a capability that nobody serves is not asked for again."""
 
 MAX_INSTANCES: Final = 20_000
+MAX_CAPABILITIES: Final = 20_000
 MAX_UNKNOWN: Final = 4_096
 _MISSES: Final = 2
 _UNSAID_S: Final = 15.0  # What a card without a timeout means (behaviour CALL-1).
@@ -148,9 +149,10 @@ class CardDirectory:
         return found
 
     async def instances(self, capability: str) -> tuple[Card, ...]:
-        """Give every instance of a capability that answers now."""
-        await self.everybody()
-        return self.cards(capability)
+        """Give every instance of a capability that answers now. Raises `LinkDown` when there is no link."""
+        return tuple(
+            card for card in await self.everybody() if any(one.tag == capability for one in card.capabilities)
+        )
 
     async def everybody(self, *, timeout_s: float = 0.5, stall_s: float = STALL_S) -> list[Card]:
         """Ask everybody, and give all cards that came: until `timeout_s`, or `stall_s` without a new one.
@@ -283,6 +285,9 @@ class CardDirectory:
                 del self._instances[instance]
                 self._unlist(known.card)
                 self._merge({one.tag for one in known.card.capabilities})
+        if len(self._merged) > MAX_CAPABILITIES:
+            for capability in self._merged.keys() - self._by_capability.keys():
+                del self._merged[capability]
 
     def _merge(self, capabilities: Iterable[str]) -> None:
         for capability in capabilities:

@@ -257,21 +257,27 @@ class ProcessExecutor:
         for worker in workers:
             worker.kill()
         if exits:
+            # Killed, so this takes no time; without it, processes would be left to be reaped by nobody.
             await asyncio.wait(exits, timeout=CLOSE_S)
         self._idle.clear()
-        self._all.clear()
 
     async def _take(self) -> Worker:
         while self._idle:
             worker = self._idle.pop()
             if worker.alive:
                 return worker
-            self._all.discard(worker)
+            worker.kill()
         return await self._spawn()
 
     async def _spawn(self) -> Worker:
-        worker = await Worker.spawn(self._path)
+        worker = Worker()
         self._all.add(worker)
+        worker.exited.add_done_callback(lambda _: self._all.discard(worker))
+        try:
+            await worker.begin(self._path)
+        except BaseException:
+            worker.kill()
+            raise
         return worker
 
     async def _ask(self, worker: Worker, capability: str, body: bytes) -> Any:
@@ -288,7 +294,6 @@ class ProcessExecutor:
                 self._idle.append(worker)
             else:
                 worker.kill()
-                self._all.discard(worker)
         return answer.value()
 
 

@@ -114,7 +114,7 @@ def _main_file() -> str | None:
 
 
 class Worker(asyncio.SubprocessProtocol):
-    """One process that has imported one function. Start it with `spawn`; it takes one call at a time."""
+    """One process that has imported one function. Begin with `begin`; it takes one call at a time."""
 
     def __init__(self) -> None:
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -123,30 +123,29 @@ class Worker(asyncio.SubprocessProtocol):
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    @classmethod
-    async def spawn(cls, path: str) -> Worker:
-        """Start a process and let it import `path`. Raises `ConfigError` when it cannot."""
-        worker = cls()
+    async def begin(self, path: str) -> None:
+        """Start the process and let it import `path`. Raises `ConfigError` when it cannot.
+
+        Whoever called stays responsible for `kill`, also when this was cancelled or has failed.
+        """
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                await worker._start(theirs.fileno())
-            worker._reader, worker._writer = await asyncio.open_connection(sock=ours)
+                await self._start(theirs.fileno())
+            self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        try:
             async with asyncio.timeout(READY_S):
-                await worker._load(path)
+                await self._load(path)
         except TimeoutError:
-            worker.kill()
             raise ConfigError(
                 f"a worker process did not finish importing {path!r} within {READY_S:g} s: what runs the agent "
                 "belongs under `if __name__ == '__main__':`"
             ) from None
         except WorkerEnded as ended:
             raise ConfigError(f"a worker process ended ({ended}) while it imported {path!r}") from None
-        except BaseException:
-            worker.kill()
-            ours.close()
-            raise
-        return worker
 
     @property
     def alive(self) -> bool:

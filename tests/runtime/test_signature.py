@@ -171,9 +171,9 @@ def test_keyword_parameters_have_defaults_nested_models_and_constraints() -> Non
 def test_no_parameter_names_are_reserved() -> None:
     """Names that models use themselves are free for parameters."""
 
-    def handle(json: int, copy: int, schema: int, model_config: int, dict: int, self_: int = 0) -> None: ...
+    def handle(json: int, copy: int, schema: int, model_config: int, fields: int, self_: int = 0) -> None: ...
 
-    params = {"json": 1, "copy": 2, "schema": 3, "model_config": 4, "dict": 5}
+    params = {"json": 1, "copy": 2, "schema": 3, "model_config": 4, "fields": 5}
     assert contract(handle).arguments(params)[1] == {**params, "self_": 0}
 
 
@@ -459,29 +459,23 @@ def test_branches_of_a_union_are_told_in_one_sentence() -> None:
 SECRET = "hunter2-canary"
 
 
-@pytest.mark.parametrize(
-    "annotation",
-    [
-        int,
-        float,
-        bool,
-        dt.date,
-        dt.datetime,
-        dt.timedelta,
-        uuid.UUID,
-        Decimal,
-        list[int],
-        dict[str, int],
-        Line,
-    ]
-    + [
-        int | list[str],
-        Literal["a"],
-        Annotated[str, Field(max_length=3)],
-        Annotated[str, Field(pattern="^a$")],
-    ],
-    ids=str,
-)
+STRICT_TEXT = [Annotated[str, Field(max_length=3)], Annotated[str, Field(pattern="^a$")], Literal["a"]]
+KINDS = [
+    int,
+    float,
+    bool,
+    dt.date,
+    dt.datetime,
+    dt.timedelta,
+    uuid.UUID,
+    Decimal,
+    list[int],
+    dict[str, int],
+    Line,
+]
+
+
+@pytest.mark.parametrize("annotation", [*KINDS, int | list[str], *STRICT_TEXT], ids=str)
 def test_a_refusal_never_repeats_a_value(annotation: Any) -> None:
     """ERR-5: parameters may be secrets; a refusal tells kinds."""
 
@@ -491,13 +485,14 @@ def test_a_refusal_never_repeats_a_value(annotation: Any) -> None:
     handle.__annotations__ = {"field": annotation, "other": int}
     handler = contract(handle)
     for value in (SECRET, [SECRET], {"sku": SECRET, "price": SECRET, "k": SECRET}):
-        params = {"field": value}
         try:
-            handler.arguments(params)
+            handler.arguments({"field": value})
         except SchemaInvalid as refused:
-            assert "field" in refused.message
-            assert SECRET not in refused.message
-            assert "hunter" not in str(refused)
+            told = str(refused)
+        else:
+            continue  # A list of texts may hold this text.
+        assert "field" in told
+        assert "hunter" not in told
 
 
 def test_a_models_own_words_pass_unless_they_repeat_the_value() -> None:
@@ -531,7 +526,7 @@ def test_a_models_own_words_pass_unless_they_repeat_the_value() -> None:
 def _positional(a: int, /) -> None: ...
 def _many(*items: int) -> None: ...
 def _options(a: int, **options: int) -> None: ...
-def _bare(text, other) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _bare(text, other) -> None: ...  # type: ignore[no-untyped-def]
 def _unknown(invoice: "NotImportedHere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def _object(db: object, connection: json.JSONDecoder) -> None: ...
 def _root(items: RootModel[list[int]]) -> None: ...
