@@ -15,7 +15,8 @@
 An exception in a handler ends the actor, and its supervisor makes a fresh one (`reach.runtime.supervise`); the
 message that caused it is not replayed. Nobody waits in vain: a request that finds the mailbox full is answered
 `OVERLOADED` at once, one whose handler failed `HANDLER_ERROR`, and those that an ending actor leaves behind
-`STALE`, not executed. Events that find no room are lost, counted and logged.
+`STALE`, not executed. Events that find no room are lost, counted and logged. A handler that meets a link that
+is down (`LinkDown`) is broken off, and the actor lives on: an outage is not its failure.
 """
 
 from __future__ import annotations

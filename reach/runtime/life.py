@@ -27,7 +27,7 @@ from reach.faults import Reason
 from reach.runtime.child import Escalated, Place, describe
 from reach.runtime.handlers import Every, On
 from reach.runtime.mailbox import Mailbox, MailboxClosed, Put
-from reach.runtime.message import Message, failure_of, is_deliberate, read, unread
+from reach.runtime.message import Message, failure_of, ends_request_only, read, unread
 from reach.runtime.supervise import Supervision, Supervisor
 from reach.wire.reply import Failure
 
@@ -37,7 +37,9 @@ RETRY_AFTER_MS: Final = 100
 """What a refused sender is advised to wait. A full mailbox has room again after one message; this spares it."""
 
 LAST_WORDS_S: Final = 1.0
-"""How long `on_stop` may take when the actor is being cancelled."""
+"""How long letting go, and then `on_stop`, may take when the actor is being cancelled."""
+
+LINK_POLL_S: Final = 0.2
 
 DROPS_LOGGED_EACH_S: Final = 10.0
 
@@ -93,16 +95,20 @@ class ActorLife:
             self._tasks.start_soon(self._follow_stop)
             try:
                 with self._work:
-                    await on_start()
-                    await self._begin()
-                    await self._work_off()
+                    if await self._link_or_stop():
+                        await on_start()
+                        await self._begin()
+                        await self._work_off()
             except Exception as error:  # noqa: BLE001 - raised again below, after everything was put in order
                 self._failure = self._failure or error
             except anyio.get_cancelled_exc_class():
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + LAST_WORDS_S):
-                    await self._finish(on_stop)
+                with _shield():
+                    await self._let_go()
+                with _shield():
+                    await self._end_with(on_stop)
                 raise
-            await self._finish(on_stop)
+            await self._let_go()
+            await self._end_with(on_stop)
             self._tasks.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
@@ -128,6 +134,14 @@ class ActorLife:
         return self.children
 
     # -- taking in ------------------------------------------------------------------------------------
+
+    async def _link_or_stop(self) -> bool:
+        """Wait for a link, so that a restart during an outage is not one more failure; False when stopped."""
+        connection = self.place.connection
+        while not connection.connected and not self._stop_asked.is_set():
+            if not await connection.wait_connected(LINK_POLL_S):
+                await asyncio.sleep(LINK_POLL_S)  # One that was closed for good says no at once.
+        return not self._stop_asked.is_set()
 
     async def _begin(self) -> None:
         """Subscribe, start the timers, and say that we have started."""
@@ -187,16 +201,23 @@ class ActorLife:
                 item = await self.mailbox.get()
             except MailboxClosed:
                 return
-            match item:
-                case _Delivered(call, delivery):
-                    await self._handle(call, delivery)
-                case _Told(call, message):
-                    await _finished(call(message))
-                case _Timer():
-                    try:
-                        await _finished(item.call())
-                    finally:
-                        item.waiting = False
+            try:
+                await self._do(item)
+            except LinkDown:
+                # Not the actor's failure: else an outage of some seconds would use up all its restarts.
+                _log.info("%s broke off: the link is down (%s)", self.place.name, _name_of(item))
+
+    async def _do(self, item: _Delivered | _Told | _Timer) -> None:
+        match item:
+            case _Delivered(call, delivery):
+                await self._handle(call, delivery)
+            case _Told(call, message):
+                await _finished(call(message))
+            case _Timer():
+                try:
+                    await _finished(item.call())
+                finally:
+                    item.waiting = False
 
     async def _handle(self, call: Call, delivery: Delivery) -> None:
         """Call a handler with a message from the bus; whoever waits for an answer gets one if it fails."""
@@ -209,11 +230,13 @@ class ActorLife:
             return
         try:
             await _finished(call(message))
+        except LinkDown:
+            raise
         except Exception as error:
             if not message.waits:
                 raise
             self._refuse(message, failure_of(error))
-            if not is_deliberate(error):
+            if not ends_request_only(error):
                 raise
         except anyio.get_cancelled_exc_class():
             if message.waits:
@@ -234,8 +257,8 @@ class ActorLife:
             for subscription in leaving:
                 tasks.start_soon(subscription.withdraw)
 
-    async def _finish(self, on_stop: Hook) -> None:
-        """Put everything in order, whichever way the work ended."""
+    async def _let_go(self) -> None:
+        """Refuse what is left, leave the subjects, stop the children: whichever way the work ended."""
         self.mailbox.close()
         events = 0
         for item in self.mailbox.clear():
@@ -249,6 +272,8 @@ class ActorLife:
         if self.children is not None:
             self.children.stop()
             await self._children_ended.wait()
+
+    async def _end_with(self, on_stop: Hook) -> None:
         try:
             await on_stop()
         except Exception as error:
@@ -302,6 +327,20 @@ class ActorLife:
         if self._tasks is None:
             raise RuntimeError("the actor does not run yet")
         return self._tasks
+
+
+def _shield() -> anyio.CancelScope:
+    return anyio.CancelScope(shield=True, deadline=anyio.current_time() + LAST_WORDS_S)
+
+
+def _name_of(item: _Delivered | _Told | _Timer) -> str:
+    match item:
+        case _Delivered(_, delivery):
+            return delivery.subject
+        case _Told(_, message):
+            return message.subject
+        case _Timer():
+            return item.every.name
 
 
 async def _finished(result: Awaitable[None] | None) -> None:

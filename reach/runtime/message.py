@@ -10,7 +10,7 @@ from typing import Any
 
 from reach.bus.connection import Connection
 from reach.bus.internals import Delivery
-from reach.errors import NotExecuted, ReachError
+from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, UpstreamFailure
 from reach.faults import Executed, Reason
 from reach.wire import codec
 from reach.wire.reply import Failure, Reply
@@ -66,14 +66,17 @@ class Message:
             RuntimeError: this is no request, or it was answered before.
             NotOnTheWire: the body cannot cross; nothing was answered.
             LinkDown: there is no connection right now.
-            SchemaInvalid: the body is over the broker's limit.
+            UpstreamFailure: the body is over the broker's limit (`BAD_RESULT`); nothing was answered.
         """
         if self._connection is None or not self._inbox:
             raise RuntimeError(f"{self.subject} is an event: nobody waits for an answer (see `is_request`)")
         if self._answered:
             raise RuntimeError(f"this request on {self.subject} was answered before: one request, one answer")
         data = codec.pack_json(body) if self._as_json else codec.pack(body)
-        self._connection.publish(self._inbox, data)
+        try:
+            self._connection.publish(self._inbox, data)
+        except SchemaInvalid as error:  # To the broker it is a message too large, to the sender a bad result.
+            raise UpstreamFailure(error.message, reason=Reason.BAD_RESULT) from error
         self._answered = True
 
     def refuse(self, failure: Failure) -> None:
@@ -110,9 +113,11 @@ def failure_of(error: Exception) -> Failure:
         if error.reach_id is not None:
             failure.executed, failure.retryable = Executed.YES, False
         return failure
+    if isinstance(error, NotOnTheWire):
+        return Failure.of(Reason.BAD_RESULT, f"The answer cannot cross the wire: {error}")
     return Failure.of(Reason.HANDLER_ERROR)
 
 
-def is_deliberate(error: Exception) -> bool:
-    """Whether an exception is a handler's way of refusing a request rather than a failure of the actor."""
-    return isinstance(error, ReachError | NotExecuted)
+def ends_request_only(error: Exception) -> bool:
+    """Whether an exception of a request's handler is its answer, rather than a failure of the whole actor."""
+    return isinstance(error, ReachError | NotExecuted | NotOnTheWire)

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from reach.bus.connection import Connection
+from reach.bus.embedded import EmbeddedServer
 from reach.bus.keys import Role
 from reach.clock import SYSTEM, Clock
 from reach.errors import NotExecuted, RateLimited
@@ -216,6 +217,22 @@ async def test_a_handler_may_refuse_a_request_without_failing(
     assert ("RATE_LIMITED", 7) == (limited["code"], limited["retry_after_ms"])
     assert ("HANDLER_ERROR", "no", True) == (undone["reason"], undone["executed"], undone["retryable"])
     assert [1] == starts
+
+
+@pytest.mark.parametrize("body", [{"n": object()}, {"n": b"0" * 2_000_000}], ids=["foreign", "large"])
+async def test_an_answer_that_cannot_cross_is_a_bad_result(
+    bus: Connection, outside: Connection, subject: str, body: dict[str, Any]
+) -> None:
+    """CALL-8: an answer that has no form on the wire, or is over the broker's limit, is told as BAD_RESULT."""
+
+    class Odd(Actor):
+        @on(subject)
+        def work(self, message: Message) -> None:
+            message.reply(body)
+
+    async with hosted(Odd, bus):
+        error = (await ask(outside, subject, {}))["error"]
+    assert ("UPSTREAM_5XX", "BAD_RESULT", "yes") == (error["code"], error["reason"], error["executed"])
 
 
 async def test_what_cannot_be_read_is_refused_and_harms_nobody(
@@ -470,6 +487,55 @@ async def test_subscriptions_survive_the_servers_restart(own_system: Any, until:
         connection.publish("test.restart", codec.pack({"n": 1}))
         await until(lambda: bool(heard))
     assert ([1], [1]) == (heard, starts)
+
+
+async def test_an_outage_is_not_the_actors_failure(own_system: Any, until: Until) -> None:
+    """A handler that cannot publish is broken off; the actor lives on and works again after the outage."""
+    starts: list[int] = []
+    ticks: list[bool] = []
+
+    class Beating(Actor):
+        async def on_start(self) -> None:
+            starts.append(1)
+
+        @every(0.01)
+        def beat(self) -> None:
+            ticks.append(self.connection.connected)
+            self.connection.publish("test.beat", b"")
+
+    async with own_system.connection(Role.PLATFORM) as connection, hosted(Beating, connection):
+        await asyncio.to_thread(own_system.server.stop)
+        await until(lambda: ticks.count(False) > 5)
+        port = own_system.server.info.port
+        own_system.server = await asyncio.to_thread(EmbeddedServer.start, own_system.home, port=port)
+        await until(lambda: connection.connected and ticks[-1])
+    assert [1] == starts
+
+
+async def test_an_actor_waits_for_the_link_before_it_starts(own_system: Any, until: Until) -> None:
+    """One begun anew during an outage does not use up its restarts: it starts when the link is back."""
+    starts: list[int] = []
+
+    class Fragile(Actor):
+        async def on_start(self) -> None:
+            starts.append(1)
+            self.connection.publish("test.start", b"")
+
+        @on("fail", local=True)
+        def fail(self, message: Message) -> None:
+            raise RuntimeError
+
+        @every(0.01)
+        def tick(self) -> None:
+            if not self.connection.connected:
+                self.tell("fail")
+
+    async with own_system.connection(Role.PLATFORM) as connection, hosted(Fragile, connection) as group:
+        await asyncio.to_thread(own_system.server.stop)
+        await until(lambda: group.states == {"it": "starting"})
+        port = own_system.server.info.port
+        own_system.server = await asyncio.to_thread(EmbeddedServer.start, own_system.home, port=port)
+        await until(lambda: len(starts) == 2)
 
 
 async def test_a_queue_shares_messages(
