@@ -20,7 +20,7 @@ from reach.bus.mux import Mux
 from reach.bus.settings import Settings, resolve
 from reach.bus.state import StateFolder
 from reach.call.inflow import StreamClocks
-from reach.call.options import CallOptions, Options
+from reach.call.options import NO_OPTIONS, CallOptions, Options
 from reach.call.outbound import Outbound
 from reach.call.outflow import Outflow
 from reach.observe.metrics import Metrics
@@ -72,7 +72,7 @@ class Bus:
 
     def __init__(self, core: Core, options: Options | None = None) -> None:
         self._core = core
-        self._options = options or Options()
+        self._options = options or NO_OPTIONS
 
     async def request(self, capability: str, env: Parameters = None, **options: Unpack[CallOptions]) -> Reply:
         """Call a capability and give its reply; a call that failed is a reply too (`reply.ok`, `reply.error`).

@@ -77,8 +77,9 @@ class CallContext:
     round: Round | None = None
 
 
-_EMPTY: Final = CallContext()
-_current: ContextVar[CallContext] = ContextVar("reach_call", default=_EMPTY)
+NOTHING_AROUND: Final = CallContext()
+"""What surrounds a call that nobody has said anything about; one object, so that asking is a comparison."""
+_current: ContextVar[CallContext] = ContextVar("reach_call", default=NOTHING_AROUND)
 
 
 def current() -> CallContext:

@@ -66,6 +66,9 @@ class Options:
         return replace(self, **given)
 
 
+NO_OPTIONS: Final = Options()
+"""The options of a call that has none; one object, so that asking is a comparison."""
+
 _NAMES: Final = frozenset(field.name for field in fields(Options))
 _TOKENS: Final[tuple[Literal["target", "session_id", "task_id", "tenant"], ...]] = (
     "target",

@@ -21,7 +21,7 @@ from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
 from reach.policy.retry import Decision, Retry, Unknown, decide, timeout_may_retry
 from reach.registry.structure import Check, compile_check
-from reach.wire import codec
+from reach.wire import codec, subjects
 from reach.wire.record import Attempt, CallKind, ReachRecord
 from reach.wire.reply import Failure, Reply
 
@@ -44,6 +44,9 @@ MAX_OPEN_CALLS = 4096
 
 ENVELOPE_ROOM = 4096
 """Bytes kept free in a message beside its payload: envelope fields, trace and headers."""
+
+MAX_ROUTES = 10_000
+"""Capabilities whose queue-group route is remembered; it saves a few microseconds a call."""
 
 BLOB_BUCKET = "reach_blobs_1h"
 """Where payloads of calls go that do not fit one message."""
@@ -70,6 +73,7 @@ class Outbound:
         self.metrics = metrics
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
+        self._routes: dict[str, Route] = {}
         self._checks: dict[str, tuple[CapabilityCard, Check | None]] = {}
 
     @property
@@ -208,6 +212,14 @@ class Outbound:
         if isinstance(route, Excluded):
             message = f"no instance of {call.capability} meets what the call requires: {route.why}"
             raise Outlived(Failure.of(Reason.NO_RESPONDERS, message))
+        return route
+
+    def _group_route(self, capability: str) -> Route:
+        route = self._routes.get(capability)
+        if route is None:
+            if len(self._routes) >= MAX_ROUTES:
+                self._routes.clear()
+            route = self._routes[capability] = Route(subjects.cap(capability))
         return route
 
     # -- 4 send --------------------------------------------------------------------------------------

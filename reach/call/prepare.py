@@ -8,24 +8,27 @@ that cannot cross the wire, raise here, before anything is sent.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from pydantic import BaseModel
 
 from reach import ids
 from reach.call.call import Call
-from reach.call.context import current
+from reach.call.context import NOTHING_AROUND, current
+from reach.call.options import NO_OPTIONS
 from reach.policy.deadline import narrow
 from reach.wire import codec
 from reach.wire.envelope import Envelope, is_envelope
 from reach.wire.trace import Trace
 
 if TYPE_CHECKING:
+    from reach.call.context import CallContext
     from reach.call.options import Options
     from reach.wire.record import CallKind
 
-Parameters = "Envelope | BaseModel | Mapping[str, Any] | None"
+_NO_TIME_S: Final = 1e-9
+"""What an envelope gets whose time is already up: it fails by its deadline rather than as a mistake."""
 
 
 def parameters_of(given: object) -> dict[str, Any]:
@@ -45,6 +48,9 @@ def parameters_of(given: object) -> dict[str, Any]:
 
 def envelope_of(given: object) -> Envelope:
     """Give a fresh envelope for what a caller passed; the caller's own object is never changed."""
+    if type(given) is dict and "payload" not in given:
+        codec.check(given)
+        return Envelope(given)
     if isinstance(given, Envelope):
         codec.check(given.payload)
         # A new id: an envelope that is sent twice is two calls, and a reply must find the right one.
@@ -82,29 +88,23 @@ def prepare(
     """Build the call. `now` is loop time, `default_s` what the capability gets when nobody says otherwise."""
     around = current()
     envelope = envelope_of(given)
-    asked_s = options.timeout_s
-    if asked_s is None and envelope.timeout_ms is not None:
-        asked_s = envelope.timeout_ms / 1000
-    surrounding_s = None if around.deadline is None else around.deadline - now
-    scope_s = anyio.current_effective_deadline() - now
-    timeout_s = narrow(asked_s if asked_s is None or asked_s > 0 else 1e-9, default_s, surrounding_s, scope_s)
-    wall_ms = int(time.time() * 1000)
-    envelope.source = around.agent_id or envelope.source or source
     envelope.capability = capability
-    envelope.target = options.target or envelope.target
-    envelope.session_id = options.session_id or envelope.session_id or around.session_id
-    envelope.task_id = options.task_id or envelope.task_id or around.task_id
-    envelope.tenant = options.tenant or envelope.tenant or around.tenant
-    envelope.trigger = options.trigger or envelope.trigger or around.trigger
-    envelope.require = options.require or envelope.require
-    envelope.prefer = options.prefer or envelope.prefer
-    envelope.idempotency_key = options.idempotency_key or envelope.idempotency_key
-    if options.priority is not None:
-        envelope.priority = options.priority
+    if envelope.source is None:
+        envelope.source = source
+    if around is not NOTHING_AROUND:
+        _inherit(envelope, around)
+    if options is not NO_OPTIONS:
+        _apply(envelope, options)
+    wall_ms = int(time.time() * 1000)
     if around.trace_id is not None:
         envelope.trace = Trace(around.trace_id, ids.span_id(), [], around.started_at or wall_ms)
     elif envelope.trace is None:
         envelope.trace = Trace(ids.trace_id(), ids.span_id(), [], wall_ms)
+    asked_s = options.timeout_s
+    if asked_s is None and envelope.timeout_ms is not None:
+        asked_s = max(envelope.timeout_ms / 1000, _NO_TIME_S)
+    surrounding_s = None if around.deadline is None else around.deadline - now
+    scope_s = anyio.current_effective_deadline() - now
     return Call(
         capability=capability,
         kind=kind,
@@ -114,5 +114,27 @@ def prepare(
         reach_id=ids.reach_id(),
         began=now,
         began_ms=wall_ms,
-        deadline=now + timeout_s,
+        deadline=now + narrow(asked_s, default_s, surrounding_s, scope_s),
     )
+
+
+def _inherit(envelope: Envelope, around: CallContext) -> None:
+    """Take over what surrounds the call where the envelope says nothing; who asks is said by the surroundings."""
+    envelope.source = around.agent_id or envelope.source
+    envelope.session_id = envelope.session_id or around.session_id
+    envelope.task_id = envelope.task_id or around.task_id
+    envelope.tenant = envelope.tenant or around.tenant
+    envelope.trigger = envelope.trigger or around.trigger
+
+
+def _apply(envelope: Envelope, options: Options) -> None:
+    """Let the call's options win over everything else."""
+    envelope.target = options.target or envelope.target
+    envelope.session_id = options.session_id or envelope.session_id
+    envelope.task_id = options.task_id or envelope.task_id
+    envelope.tenant = options.tenant or envelope.tenant
+    envelope.trigger = options.trigger or envelope.trigger
+    envelope.require = options.require or envelope.require
+    envelope.prefer = options.prefer or envelope.prefer
+    envelope.idempotency_key = options.idempotency_key or envelope.idempotency_key
+    envelope.priority = options.priority or envelope.priority
