@@ -27,7 +27,7 @@ from reach.faults import Reason
 from reach.runtime.child import Escalated, Place, describe
 from reach.runtime.handlers import Every, On
 from reach.runtime.mailbox import Mailbox, MailboxClosed, Put
-from reach.runtime.message import Message, failure_of, ends_request_only, read, unread
+from reach.runtime.message import Message, ends_request_only, failure_of, read, unread
 from reach.runtime.supervise import Supervision, Supervisor
 from reach.wire.reply import Failure
 
