@@ -9,11 +9,14 @@ by one, would show in a profile.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import time
 from collections.abc import Callable
 
 _BLOCK = 4096
+_is_ours = re.compile(r"[a-z2-7]{16}").fullmatch
 _ALPHABET = b"abcdefghijklmnopqrstuvwxyz234567"
 # 256 is eight times 32: each letter stands for as many bytes as any other.
 _LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
@@ -63,6 +66,16 @@ def new_id() -> str:
 def reach_id() -> str:
     """Make the id by which a call can be explained afterwards (`rch_` and 16 characters)."""
     return "rch_" + _words.take(16)
+
+
+def reach_id_of(message_id: str) -> str:
+    """Give the id by which the call of a message can be explained: the same at its caller and at its agent.
+
+    `rch_` before an id of ours; what others number in their own way is digested into the same form.
+    """
+    if _is_ours(message_id) is None:
+        message_id = _base32(hashlib.sha256(message_id.encode("utf-8", "replace")).digest()[:16])
+    return "rch_" + message_id
 
 
 def instance_id(agent_id: str) -> str:

@@ -111,7 +111,7 @@ def prepare(
         envelope=envelope,
         options=options,
         around=around,
-        reach_id=ids.reach_id(),
+        reach_id=ids.reach_id_of(envelope.message_id),
         began=now,
         began_ms=wall_ms,
         deadline=now + narrow(asked_s, default_s, surrounding_s, scope_s),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from reach import ids
 from reach.errors import LinkDown, NotOnTheWire, ReachError, UpstreamFailure
 from reach.faults import Executed, Reason
 from reach.wire import codec
@@ -26,6 +27,9 @@ ROOM = 2048
 """Bytes kept free in a message beside its data."""
 
 BLOB_BUCKET = "reach_blobs_1h"
+
+MAX_MESSAGE = 2000
+"""Most characters of a failure's message: a failure must always fit one message, whatever a handler raised."""
 
 
 class Answers:
@@ -54,6 +58,7 @@ class Answers:
         reply = self.reply(ok=False, error=failure)
         reply.message_id = message_id
         reply.attempt = attempt
+        reply.reach_id = ids.reach_id_of(message_id) if message_id else ids.reach_id()
         self._publish(
             reply_to, codec.pack_json(reply.to_map(full=True)) if as_json else codec.pack(reply.to_map())
         )
@@ -122,6 +127,21 @@ class Answers:
             self.unsent += 1
 
 
+def _tellable(failure: Failure) -> Failure:
+    """Make what a handler put into its error fit to be told: short valid text, and a limit that can cross."""
+    message = str(failure.message)
+    if len(message) > MAX_MESSAGE:
+        message = message[:MAX_MESSAGE] + "…"
+    failure.message = message.encode("utf-8", "replace").decode()
+    if failure.limit is not None:
+        try:
+            if len(codec.pack_json(failure.limit)) > MAX_MESSAGE:
+                failure.limit = None
+        except NotOnTheWire:
+            failure.limit = None
+    return failure
+
+
 class TooLargeForOne(Exception):
     """A reply that does not fit one message."""
 
@@ -137,7 +157,7 @@ def failure_of(error: BaseException) -> Failure | None:
     execution: the handler had begun, so `executed` is `yes`.
     """
     if isinstance(error, ReachError):
-        failure = Failure.of_error(error)
+        failure = _tellable(Failure.of_error(error))
         if error.reach_id is not None:
             failure.executed = Executed.YES
             failure.retryable = False

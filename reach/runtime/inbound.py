@@ -15,6 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from reach import ids
 from reach.bus.wheel import DeadlineWheel
 from reach.call.context import CallContext, current, enter
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from reach.call.client import Bus
 
 _log = logging.getLogger("reach.agent")
+
+_FIRST_OF_MSGPACK: Final = 0x80
 
 ACCEPT_AFTER_S: Final = 0.025
 """A handler that has not finished this long after receipt tells its caller who has the call (design, section 4)."""
@@ -69,7 +72,8 @@ class Inbound:
 
     def receive(self, served: Served, delivery: Delivery) -> None:
         """Take a request off the socket: refuse it now, or start its work."""
-        as_json = codec.is_json(delivery.data)
+        # No map of msgpack begins with an ASCII byte: whoever sent one, or nothing, reads text.
+        as_json = not delivery.data or delivery.data[0] < _FIRST_OF_MSGPACK
         try:
             envelope = self._parse(served, delivery)
         except SchemaInvalid as error:
@@ -211,14 +215,19 @@ class Inbound:
                 value = handler.result(value)
         except asyncio.CancelledError:
             failure = self._ended(job)
-        except Exception as error:  # noqa: BLE001 - every failure of a handler becomes a reply
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - every failure of a handler becomes a reply
             failure = self._failure(job, error)
         # 7 answer
         try:
             if job.wants_answer:
                 await self._answer(job, value, failure)
         except asyncio.CancelledError:
-            self._refuse(job, self._ended(job))
+            failure = self._ended(job)
+            self._refuse(job, failure)
+        except Exception as error:  # noqa: BLE001 - what cannot be told must not leave its caller waiting
+            _log.error("an answer of %s was lost: %s [%s]", job.served.name, _where(error), _reach_id(job))
+            failure = Failure.of(Reason.BAD_RESULT)
+            self._refuse(job, failure)
         finally:
             self._finish(job, failure)
 
@@ -265,16 +274,17 @@ class Inbound:
         # The handler cancelled itself: its own mistake, and nobody else's.
         return Failure.of(Reason.HANDLER_ERROR)
 
-    def _failure(self, job: Job, error: Exception) -> Failure:
+    def _failure(self, job: Job, error: BaseException) -> Failure:
         """Say what a caller may know of an exception; the rest goes to the agent's own log, without values."""
         if isinstance(error, NotExecuted):
+            _log.warning("%s did nothing: %s [%s]", job.served.name, _where(error), _reach_id(job))
             return Failure.of(Reason.HANDLER_ERROR, executed=Executed.NO)
         known = failure_of(error)
         if known is not None:
             if not job.started:
                 known.executed = Executed.NO
             return known
-        _log.error("%s failed: %s [%s]", job.served.name, _where(error), job.envelope.message_id)
+        _log.error("%s failed: %s [%s]", job.served.name, _where(error), _reach_id(job))
         return Failure.of(Reason.HANDLER_ERROR)
 
     async def _answer(self, job: Job, value: Any, failure: Failure | None) -> None:
@@ -284,6 +294,8 @@ class Inbound:
         reply.latency_ms = (monotonic() - job.received) * 1000
         reply.retried = job.marks.retried
         reply.cost = job.marks.cost
+        if not job.envelope.frames:
+            reply.reach_id = _reach_id(job)  # Our own callers know it; others read it here.
         if job.envelope.trace is not None and failure is not None:
             reply.trace = self._traced(job, reply)
         if job.in_frames:
@@ -357,6 +369,10 @@ class Inbound:
             self._accept_timer = None
         self._to_accept.clear()
         self._wheel.close()
+
+
+def _reach_id(job: Job) -> str:
+    return ids.reach_id_of(job.envelope.message_id)
 
 
 def _where(error: BaseException) -> str:
