@@ -116,10 +116,6 @@ class ThreadExecutor:
         """Call the function in a thread, with a copy of the caller's context variables."""
         return await self._in_thread(functools.partial(handler.function, *args, **kwargs), on_late)
 
-    async def step(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call any function in a thread."""
-        return await self._in_thread(functools.partial(function, *args), None)
-
     async def iterate(
         self, handler: Handler, args: Args, kwargs: Kwargs, *, on_late: Told = None
     ) -> AsyncGenerator[Any, None]:

@@ -13,32 +13,24 @@ import copy
 import dataclasses
 import functools
 import inspect
-import types
-from collections import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Any, Final, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticSerializationError, to_json
-from typing_extensions import is_typeddict
 
 from reach.errors import SchemaInvalid, UpstreamFailure
 from reach.faults import Reason
 from reach.registry import misfit, schemas
-from reach.runtime.face import EMPTY, Face, Kind
+from reach.registry.face import EMPTY, Face, Kind, is_open_map
 from reach.wire import names
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """What to call a function with."""
 
-_WHOLE_NAMES: Final = frozenset({"params", "payload"})
 _PLAIN: Final = frozenset({dict, str, int, float, bool, bytes, list, type(None)})
-_MAPS: Final = frozenset({dict, abc.Mapping, abc.MutableMapping})
-_STREAMS: Final = frozenset(
-    {abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator, abc.Iterator, abc.Iterable, abc.Generator}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,47 +123,15 @@ class _Taker:
 
 
 def _taker(face: Face, capability: str) -> _Taker:
-    if len(face.parameters) == 1 and _is_whole(face.parameters[0]):
-        return _whole(face, face.parameters[0], capability)
+    if face.whole is not None:
+        return _whole(face, face.whole, capability)
     return _by_name(face, capability)
-
-
-def _is_whole(parameter: inspect.Parameter) -> bool:
-    """Whether a function's only parameter takes them all as one: a map, a model, or a union of models."""
-    annotation = parameter.annotation
-    if annotation is EMPTY:
-        return parameter.name in _WHOLE_NAMES
-    return _is_map(annotation) or _is_record(annotation)
-
-
-def _is_map(annotation: Any) -> bool:
-    kind = get_origin(annotation) or annotation
-    return inspect.isclass(kind) and kind in _MAPS
-
-
-def _is_open_map(annotation: Any) -> bool:
-    return _is_map(annotation) and get_args(annotation) in {(), (str, Any), (str, object)}
-
-
-def _is_record(annotation: Any) -> bool:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _is_record(get_args(annotation)[0])
-    if origin in {Union, types.UnionType}:
-        branches = [each for each in get_args(annotation) if each is not type(None)]
-        return all(_is_record(each) for each in branches)
-    known = origin or annotation
-    return inspect.isclass(known) and (
-        issubclass(known, BaseModel) or dataclasses.is_dataclass(known) or is_typeddict(known)
-    )
 
 
 def _whole(face: Face, parameter: inspect.Parameter, capability: str) -> _Taker:
     annotation, name = parameter.annotation, parameter.name
     by_name = parameter.kind is parameter.KEYWORD_ONLY or face.context is not None
-    if annotation is EMPTY or (
-        _is_map(annotation) and get_args(annotation) in {(), (str, Any), (str, object)}
-    ):
+    if annotation is EMPTY or is_open_map(annotation):
         return _Taker(None, _pass(name, face.context) if by_name else _pass_only)
     adapter = _adapter(annotation, f"parameter {name!r} of {face.label}")
     schema = schemas.taken(adapter)
@@ -300,10 +260,7 @@ class _Giver:
 
 def _promised(face: Face) -> Any:
     """Give what a handler promises to return, or each item of its stream; `Any` when it does not say."""
-    promised = face.returns
-    if face.kind in {Kind.STREAM, Kind.SYNC_STREAM}:
-        items = get_args(promised) if get_origin(promised) in _STREAMS else ()
-        promised = items[0] if items else Any
+    promised = face.item if face.kind in {Kind.STREAM, Kind.SYNC_STREAM} else face.returns
     return Any if promised is EMPTY or promised is object else promised
 
 
@@ -311,7 +268,7 @@ def _giver(promised: Any, face: Face, capability: str) -> _Giver:
     if promised is Any:
         return _Giver(None, functools.partial(_open_result, capability))
     exact = type(None) if promised is None else get_origin(promised) or promised
-    if exact is dict and not _is_open_map(promised):
+    if exact is dict and not is_open_map(promised):
         exact = None
     adapter = _adapter(promised, f"the return value of {face.label}")
     validate, dump = adapter.validator.validate_python, adapter.serializer.to_python

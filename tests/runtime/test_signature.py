@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from reach.errors import NameRefused, SchemaInvalid, UpstreamFailure
 from reach.faults import Code, Executed, Reason
-from reach.runtime.face import Kind
+from reach.registry.face import Kind
 from reach.runtime.signature import Handler, bind
 
 
