@@ -63,6 +63,7 @@ class Core:
 
     async def close(self) -> None:
         """Settle what is open and end; the recorder is the owner's to close."""
+        await self.outflow.close()
         self.mux.close()
         await self.directory.close()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reach.call.call import Call, Outlived
 from reach.call.choose import Route
 from reach.call.inflow import Inflow, StreamClocks
+from reach.errors import LinkDown, ReachError
 from reach.faults import Reason
 from reach.policy.retry import Retry
 from reach.wire import subjects
@@ -40,6 +41,7 @@ class Outflow:
     def __init__(self, outbound: Outbound) -> None:
         self._out = outbound
         self._loop = asyncio.get_running_loop()
+        self._events: set[Pending] = set()
 
     # -- stream --------------------------------------------------------------------------------------
 
@@ -198,11 +200,13 @@ class Outflow:
             out.release(call)
             out.tell_cancelled(call)
             raise
+        self._events.add(pending)
         self._loop.call_later(UNHEARD_WITHIN_S, pending.settle, Reply(ok=True))
         pending.future.add_done_callback(lambda future: self._published(call, pending, future.result()))
 
     def _published(self, call: Call, pending: Pending, outcome: Reply | Failure) -> None:
         out = self._out
+        self._events.discard(pending)
         out.mux.close_one(pending)
         out.release(call)
         if isinstance(outcome, Failure):
@@ -210,3 +214,15 @@ class Outflow:
             _log.warning("event %s was not heard: %s [%s]", call.capability, outcome.reason, call.reach_id)
         out.note(call, call.attempts[-1], pending, outcome)
         out.tell(call, outcome)
+
+    async def close(self) -> None:
+        """Let what was published just now be heard: the broker says that nobody listens before it says PONG."""
+        if not self._events:
+            return
+        try:
+            await self._out.connection.flush()
+        except (LinkDown, ReachError):
+            return  # Then it is not known whether they were heard, and closing says so.
+        for pending in list(self._events):
+            pending.settle(Reply(ok=True))
+        await asyncio.sleep(0)  # A turn of the loop, in which they are written down.

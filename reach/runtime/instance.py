@@ -19,6 +19,7 @@ from reach.runtime.inbound import Inbound
 from reach.runtime.membership import Membership
 from reach.runtime.service import Service
 from reach.wire import codec, subjects
+from reach.wire.life import Goodbye
 
 if TYPE_CHECKING:
     from reach.bus.internals import Delivery
@@ -46,6 +47,7 @@ class Instance:
         self._own_recorder = recorder is None
         self._recorder = recorder
         self._leaving = False
+        self._service: Service | None = None  # Until it takes requests.
 
     @property
     def agent_id(self) -> str:
@@ -72,9 +74,13 @@ class Instance:
         found = settings or resolve(role=Role.AGENT)
         recorder = self._recorder if self._recorder is not None else default_recorder()
         self._recorder = recorder
-        self._connection = await Connection.open(
-            found, role=Role.AGENT.value, who=self.name, generation=self.generation
-        )
+        try:
+            self._connection = await Connection.open(
+                found, role=Role.AGENT.value, who=self.name, generation=self.generation
+            )
+        except BaseException:
+            self._close_recorder()
+            raise
         self._core = Core(self._connection, recorder=recorder, metrics=Metrics())
         self._bus = Bus(self._core)
         answers = Answers(
@@ -113,11 +119,17 @@ class Instance:
         self._leaving = True
         began = asyncio.get_running_loop().time()
         if self._connection.connected:
-            body = codec.pack({"instance": self.name, "generation": self.generation, "reason": "stopping"})
+            goodbye = Goodbye(
+                agent_id=self.agent_id,
+                instance=self.name,
+                generation=self.generation,
+                at=int(time.time() * 1000),
+            )
             try:
-                self._connection.publish(subjects.goodbye(self.name), body)
+                self._connection.publish(subjects.goodbye(self.name), codec.pack(goodbye.model_dump()))
                 async with asyncio.timeout(WITHDRAW_S):
-                    self._service.stop()
+                    if self._service is not None:
+                        self._service.stop()
                     await self._membership.withdraw()
                     await self._membership.leave()
             except (LinkDown, TimeoutError):
@@ -135,6 +147,9 @@ class Instance:
         await self._inbound.close()
         await self._core.close()
         await self._connection.close()
+        self._close_recorder()
+
+    def _close_recorder(self) -> None:
         if self._own_recorder and self._recorder is not None:
             self._recorder.close()
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +202,8 @@ class Fleet:
                 await program.ended(within_s=5.0)
             except TimeoutError:
                 program.kill()
+        with suppress(TimeoutError):  # Events stay open for a second.
+            await eventually(lambda: not any(bus.pending for bus in self.buses), within_s=2.0)
         held = {f"{bus.connection.who}: {len(bus._core.mux)}": bus for bus in self.buses if bus.pending}
         slots = sum(bus._core.outbound.open_calls for bus in self.buses)
         accepted = [bus for bus in self.buses if bus._core.mux._by_instance]
