@@ -19,7 +19,6 @@ import typer
 
 from reach.cli.exits import Exit, Refusal, exit_of
 from reach.errors import ConfigError, LinkDown, NameRefused, NotOnTheWire, ReachError, Unreachable
-from reach.wire.reply import Failure
 
 if TYPE_CHECKING:
     from reach.call.client import Bus
@@ -99,6 +98,8 @@ def as_refusal(error: BaseException) -> Refusal | None:
         case LinkDown():
             return Refusal(Exit.NO_CONNECTION, "The connection to NATS was lost.", fix=_DOCTOR)
         case ReachError():
+            from reach.wire.reply import Failure
+
             return Refusal(exit_of(Failure.of_error(error)), str(error))
         case _:
             return None

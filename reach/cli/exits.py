@@ -8,9 +8,12 @@ any part of the command line ends with one of them and a message; `main` prints 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from reach.faults import Executed
-from reach.wire.reply import Failure
+
+if TYPE_CHECKING:
+    from reach.wire.reply import Failure
 
 
 class Exit(IntEnum):

@@ -106,18 +106,15 @@ def duration(text: str, *, option: str) -> float:
 
 def json_line(line: bytes) -> dict[str, Any]:
     """Read one line of JSON lines as parameters. Raises `SchemaInvalid` saying what is wrong and where."""
-    if not codec.is_json(line):
-        found = _kind_of(line)
-        raise SchemaInvalid(f"a line holds one JSON object of parameters, not {found}")
-    return codec.unpack(line)
-
-
-def _kind_of(line: bytes) -> str:
+    if codec.is_json(line):
+        return codec.unpack(line)
+    wanted = "a line is one JSON object of parameters"
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
-        return "what is not JSON: " + _shown(line[:_AROUND].decode("utf-8", "replace"))
-    return _json_name(value)
+        shown = _shown(line[: 2 * _AROUND].decode("utf-8", "replace"))
+        raise SchemaInvalid(f"{wanted}, and this is not JSON: {shown}") from None
+    raise SchemaInvalid(f"{wanted}, not {_json_name(value)}")
 
 
 def _json_object(text: str, *, what: str) -> dict[str, Any]:

@@ -1,0 +1,221 @@
+"""The command line as people use it: real processes, a real server, a state folder of its own for the tests."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from reach.bus.connection import Connection
+from reach.bus.embedded import ANY_PORT, EmbeddedServer
+from reach.bus.keys import Role
+from reach.bus.provision import provision
+from reach.bus.settings import resolve
+
+COMMAND = (sys.executable, "-m", "reach.cli.main")
+OURS = ("REACH_", "LC_", "LANG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM")
+
+SHOP = '''
+"""What the tests call."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import date
+
+from pydantic import BaseModel, Field
+
+import reach
+
+agent = reach.Agent("shop", version="1.2.0", owner="sales", labels={"tier": "gold"})
+
+
+class Order(BaseModel):
+    item: str = Field(description="Article number", examples=["A-17"])
+    count: int = Field(1, description="How many", ge=1)
+    due: date | None = None
+
+
+@agent.capability("order.price", idempotent=True)
+async def price(order: Order) -> dict[str, object]:
+    """Price of an order."""
+    return {"item": order.item, "total": order.count * 2.5}
+
+
+@agent.capability("text.upper", idempotent=True)
+async def upper(text: str) -> str:
+    return text.upper()
+
+
+@agent.capability("blob.echo", idempotent=True)
+async def echo(file: bytes) -> bytes:
+    return file
+
+
+@agent.capability("nap", idempotent=True, max_concurrency=64)
+async def nap(n: int, seconds: float = 0.02) -> int:
+    await asyncio.sleep(seconds)
+    return n
+
+
+@agent.capability("few", idempotent=True, max_concurrency=2)
+async def few(n: int) -> int:
+    await asyncio.sleep(0.01)
+    return n
+
+
+@agent.capability("write")
+async def write(n: int, path: str, seconds: float = 0.02) -> int:
+    with open(path, "a") as file:
+        file.write(f"{n}\\n")
+    await asyncio.sleep(seconds)
+    return n
+
+
+@agent.capability("boom")
+async def boom() -> int:
+    raise RuntimeError("hunter2")
+
+
+@agent.capability("count")
+async def count(to: int, pause: float = 0.0) -> AsyncIterator[int]:
+    for n in range(to):
+        yield n
+        await asyncio.sleep(pause)
+
+
+@agent.capability("words")
+async def words(text: str) -> AsyncIterator[str]:
+    for word in text.split():
+        yield word + " "
+
+
+@agent.capability("breaks")
+async def breaks() -> AsyncIterator[int]:
+    yield 1
+    raise RuntimeError("hunter2")
+'''
+
+
+def environment(**changes: str | None) -> dict[str, str]:
+    """The environment of a command: nothing of the tester's own settings, English, and what is given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    kept |= {"LANG": "en_GB.UTF-8", "PYTHONWARNINGS": "ignore", "COLUMNS": "100"}
+    for name, value in changes.items():
+        kept.pop(name, None)
+        if value is not None:
+            kept[name] = value
+    return kept
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The command `reach` with one environment, in one folder."""
+
+    env: Mapping[str, str]
+    cwd: Path
+
+    def __call__(
+        self, *arguments: str | Path, stdin: str | bytes = "", timeout_s: float = 60.0, **changes: str | None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        done = subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            env=self.changed(changes),
+            cwd=self.cwd,
+            capture_output=True,
+            check=False,
+            timeout=timeout_s,
+        )
+        out, err = (text.decode("utf-8", "surrogateescape") for text in (done.stdout, done.stderr))
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def changed(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        merged: dict[str, str | None] = {**self.env, **changes}
+        return {name: value for name, value in merged.items() if value is not None}
+
+    def start(
+        self, *arguments: str | Path, stdin: int = subprocess.DEVNULL, **changes: str | None
+    ) -> subprocess.Popen[str]:
+        """Start it, and leave it running."""
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            env=self.changed(changes),
+            cwd=self.cwd,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @contextmanager
+    def running(
+        self, *arguments: str | Path, until: str, **changes: str | None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Start it, wait until it prints `until`, and end it in order afterwards."""
+        process = self.start(*arguments, **changes)
+        try:
+            wait_for_line(process, until)
+            yield process
+        finally:
+            end(process)
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+    """Read stdout up to the line that holds `text`."""
+    if process.stdout is None:
+        raise RuntimeError("stdout is not a pipe")
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if text in line:
+            return line
+    error = process.stderr.read() if process.stderr else ""
+    raise AssertionError(f"it ended without saying {text!r}: {seen} {error}")
+
+
+def end(process: subprocess.Popen[str], *, number: int = signal.SIGTERM) -> int:
+    """End a process that we started, and wait for it."""
+    if process.poll() is None:
+        process.send_signal(number)
+    try:
+        process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+    return process.returncode
+
+
+def wait_until(is_so: Callable[[], object], *, timeout_s: float = 20.0) -> None:
+    """Wait until a function gives something true."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not happen in time")
+        time.sleep(0.01)
+
+
+@contextmanager
+def server(home: Path, *, with_stores: bool = True) -> Iterator[EmbeddedServer]:
+    """A server of a state folder, in this process, without a platform; its stores are made where asked."""
+    running = EmbeddedServer.start(home, port=ANY_PORT)
+    try:
+        if with_stores:
+            asyncio.run(_provision(home))
+        yield running
+    finally:
+        running.stop()
+
+
+async def _provision(home: Path) -> None:
+    settings = resolve(role=Role.PLATFORM, env={"REACH_HOME": str(home)})
+    connection = await Connection.open(settings, role=Role.PLATFORM.value)
+    try:
+        await provision(connection.jetstream())
+    finally:
+        await connection.close()
