@@ -29,6 +29,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import PurePath
 from types import NoneType
 from typing import Any, Final, NoReturn, Protocol, cast
 
@@ -92,7 +93,7 @@ def plain(value: object) -> Any:  # noqa: PLR0911 - one return a kind
         return value.isoformat()
     if isinstance(value, date | time):
         return value.isoformat()
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal | PurePath):
         return str(value)
     if isinstance(value, set | frozenset):
         return _sorted_if_possible(value)

@@ -209,18 +209,19 @@ class _Comparison:
         for field in sorted(needed - promised) if self.reading else ():
             self.tell(_below(path, field), "the field is now required")
         for field in sorted(promised - needed) if not self.reading else ():
-            if field in after:
+            if field in after or field not in before:
                 self.tell(_below(path, field), "the field is no longer promised")
         for field, schema in before.items():
             if field in after:
                 self.compare(schema, after[field], _below(path, field), depth + 1)
             else:
                 self.tell(_below(path, field), "the field was removed")
-        self._unknown(
-            old.get("additionalProperties", True), new.get("additionalProperties", True), path, depth
-        )
-        if not self.reading and old.get("additionalProperties", True) is False:
-            for field in sorted(after.keys() - before.keys()):
+        unknown = old.get("additionalProperties", True)
+        self._unknown(unknown, new.get("additionalProperties", True), path, depth)
+        for field in sorted(after.keys() - before.keys()):
+            if isinstance(unknown, dict):
+                self.compare(unknown, after[field], _below(path, field), depth + 1)
+            elif unknown is False and not self.reading:
                 self.tell(_below(path, field), "the field is new, and old readers refuse unknown fields")
 
     def _unknown(self, old: Any, new: Any, path: str, depth: int) -> None:
@@ -290,8 +291,19 @@ def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _merged(rest: dict[str, Any], one: Any) -> dict[str, Any]:
+    """Give what stands beside a list of alternatives and one of them as one schema."""
     if not isinstance(one, dict):
         return rest if one else {"enum": []}
+    both = (rest.keys() & one.keys()) - _WORDS - {"required", "properties"}
+    same = rest.get("properties", {}).keys() & one.get("properties", {}).keys()
+    closed = "additionalProperties" in (rest.keys() | one.keys()) and "properties" in (
+        rest.keys() | one.keys()
+    )
+    if both or same or (closed and rest.keys() - _WORDS):
+        return {
+            **one,
+            "allOf": [*one.get("allOf", ()), rest],
+        }  # Each says its own; neither may hide the other.
     made = {**rest, **one}
     if "properties" in rest and "properties" in one:
         made["properties"] = {**rest["properties"], **one["properties"]}

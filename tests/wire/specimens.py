@@ -1,0 +1,199 @@
+"""One good message of each kind, with every field set somewhere: what the golden bytes and the contract
+tests are made from.
+
+    python -m tests.wire.specimens        writes tests/wire/golden/ anew, for a change that is meant
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reach.faults import Executed, Reason
+from reach.wire import codec
+from reach.wire.card import CapabilityCard, Card
+from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
+from reach.wire.envelope import Envelope
+from reach.wire.frame import Frame
+from reach.wire.life import Gone, Goodbye, Heartbeat
+from reach.wire.record import Attempt, ReachRecord
+from reach.wire.reply import Failure, Reply
+from reach.wire.trace import Hop, Trace
+
+GOLDEN = Path(__file__).parent / "golden"
+AT = 1_796_000_000_000
+INSTANCE = "invoice-extractor-k3m7q2xa"
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A message, where it is said, and the map that goes through the codec."""
+
+    message: str
+    subject: str
+    body: dict[str, Any]
+
+
+def _trace(*hops: Hop) -> Trace:
+    return Trace("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", list(hops), AT - 5)
+
+
+def envelopes() -> dict[str, Envelope]:
+    """Give the smallest envelope and the fullest."""
+    return {
+        "envelope-small": Envelope(payload={"file_url": "https://files.example/R-17.pdf"}, message_id="m1"),
+        "envelope-full": Envelope(
+            payload={
+                "text": "Zoë 发票 🧾",
+                "raw": b"\x00\xff",
+                "big": 2**64 - 1,
+                "none": None,
+                "x": [1.5, True],
+            },
+            message_id="mfrggzdfmztwq2lk",
+            type="stream",
+            source="finance-checker",
+            target="invoice-extractor",
+            session_id="s-1",
+            tenant="north-trading",
+            capability="invoice.extract",
+            timeout_ms=4900,
+            expires_at=AT + 4900,
+            attempt=2,
+            frames=True,
+            idempotency_key="k-17",
+            priority="core",
+            task_id="close-2025-01",
+            require={"lang": "zh"},
+            prefer={"region": "south"},
+            trigger={"turn": 3, "tool": "extract"},
+            blob={"bucket": "reach_blobs_1h", "name": "gq4tmnrz", "size": 3_145_728},
+            trace=_trace(Hop("gateway-1", AT - 5, 1.25, "invoice-extractor", "ok")),
+        ),
+    }
+
+
+def replies() -> dict[str, Reply]:
+    """Give a success, the fullest success, and a refusal."""
+    return {
+        "reply-ok": Reply(
+            ok=True,
+            data={"number": "R-17", "total": "119.00"},
+            message_id="m1",
+            provider="invoice-extractor",
+            instance=INSTANCE,
+            latency_ms=12.5,
+            reach_id="rch_mfrggzdfmztwq2lk",
+        ),
+        "reply-full": Reply(
+            ok=True,
+            message_id="m1",
+            provider="invoice-extractor",
+            instance=INSTANCE,
+            attempt=2,
+            latency_ms=0.5,
+            degraded=True,
+            degrade_level=1,
+            cached=True,
+            stale=True,
+            duplicate=True,
+            durable=False,
+            retried=True,
+            cost=0.25,
+            notice="Figures may be a few minutes old.",
+            reach_id="rch_mfrggzdfmztwq2lk",
+            blob={"bucket": "reach_blobs_1h", "name": "gq4tmnrz", "size": 3_145_728},
+            trace=_trace(Hop("a", AT, 3.0), Hop("b", AT + 1, 2.0)),
+        ),
+        "reply-failed": Reply(
+            ok=False,
+            error=Failure.of(
+                Reason.OVERLOADED,
+                executed=Executed.NO,
+                retry_after_ms=250,
+                limit={"name": "max_concurrency", "owner": INSTANCE, "used": 64, "allowed": 64},
+                cause="DEADLINE",
+            ),
+            message_id="m1",
+            provider="invoice-extractor",
+            instance=INSTANCE,
+            trace=_trace(Hop("a", AT, 3.0)),
+        ),
+    }
+
+
+def frames() -> dict[str, Frame]:
+    """Give a frame of each kind."""
+    accepted = {"instance": INSTANCE, "generation": AT, "provider": "invoice-extractor"}
+    return {
+        "frame-accepted": Frame("m1", 0, "accepted", accepted),
+        "frame-data": Frame("m1", 1, "data", "first part"),
+        "frame-ping": Frame("m1", 1, "ping"),
+        "frame-end": Frame("m1", 2, "end", {"ok": True, "latency_ms": 31.5}),
+        "frame-error": Frame("m1", 2, "error", Failure.of(Reason.IDLE_STREAM).to_map()),
+    }
+
+
+def _record() -> ReachRecord:
+    failed = Attempt(n=1, subject="cap.invoice.extract", took_ms=40.0, code="TIMEOUT", reason="DEADLINE")
+    failed.executed, failed.decision = "maybe", "retry"
+    done = Attempt(n=2, subject=f"inst.{INSTANCE}.invoice.extract", started_ms=41.0, took_ms=9.5)
+    done.provider, done.instance, done.decision = "invoice-extractor", INSTANCE, "done"
+    return ReachRecord(
+        reach_id="rch_mfrggzdfmztwq2lk",
+        at=AT,
+        capability="invoice.extract",
+        outcome="ok",
+        provider="invoice-extractor",
+        instance=INSTANCE,
+        node="c7m2kq4x",
+        latency_ms=50.5,
+        retried=True,
+        caller="c7m2kq4x",
+        trace_id="0af7651916cd43dd8448eb211c80319c",
+        attempts=[failed, done],
+        phases={"admit_ms": 0.1, "choose_ms": 0.01, "wait_ms": 49.5, "handler_ms": 9.0},
+    )
+
+
+def specimens() -> dict[str, Specimen]:
+    """Give every specimen by name."""
+    reply_to = "reply.c7m2kq4x.a1"
+    ids: dict[str, Any] = {"agent_id": "invoice-extractor", "instance": INSTANCE, "generation": AT}
+    card = Card(
+        **ids,
+        display_name="Zoë’s 发票",
+        capabilities=(CapabilityCard(tag="invoice.extract", idempotent=True, timeout_s=5.0),),
+        labels={"tier": "gold"},
+    )
+    found = {
+        name: Specimen("envelope", "cap.invoice.extract", envelope.to_map())
+        for name, envelope in envelopes().items()
+    }
+    found |= {name: Specimen("reply", reply_to, reply.to_map()) for name, reply in replies().items()}
+    found |= {name: Specimen("frame", reply_to, frame.to_map()) for name, frame in frames().items()}
+    found["card"] = Specimen("card", "", card.model_dump(mode="json"))
+    found["record"] = Specimen("record", "", _record().to_map())
+    for name, subject, message in (
+        ("heartbeat", f"reach.heartbeat.{INSTANCE}", Heartbeat(**ids, at=AT, inflight=3)),
+        ("goodbye", f"reach.goodbye.{INSTANCE}", Goodbye(**ids, at=AT, reason="drain")),
+        ("gone", f"reach.gone.{INSTANCE}.{AT}", Gone(instance=INSTANCE, generation=AT, at=AT + 500)),
+        ("cancel", f"ctl.{INSTANCE}.cancel", Cancel(message_id="m1")),
+        ("credit", f"ctl.{INSTANCE}.credit", Credit(stream_id="m1", bytes=262_144)),
+        ("ping", f"ctl.{INSTANCE}.ping", Ping(at=AT)),
+        ("pong", reply_to, Pong(instance=INSTANCE, generation=AT, at=AT, inflight=3)),
+        ("drain", f"ctl.{INSTANCE}.drain", Drain(term=7, revision=41, timeout_s=30.0)),
+    ):
+        found[name] = Specimen(name, subject, message.model_dump(mode="json"))
+    return found
+
+
+def write() -> None:
+    """Write the golden bytes of every specimen."""
+    GOLDEN.mkdir(exist_ok=True)
+    for name, specimen in specimens().items():
+        (GOLDEN / f"{name}.bin").write_bytes(codec.pack(specimen.body))
+        (GOLDEN / f"{name}.json").write_bytes(codec.pack_json(specimen.body))
+
+
+if __name__ == "__main__":
+    write()
