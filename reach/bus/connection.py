@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import nats.errors
 
 from reach import ids
+from reach.bus import brokertime
+from reach.bus.brokertime import BrokerTime
 from reach.bus.headers import encode_headers, too_large
 from reach.bus.internals import Delivery, NatsLink
 from reach.bus.subscription import Subscription
@@ -75,6 +77,7 @@ class Connection:
         # The one task of a connection: owned here, ended and awaited by close().
         self._keeper: asyncio.Task[None] | None = None
         self.last_error: str = ""
+        self.broker_time = BrokerTime()
 
     @classmethod
     async def open(
@@ -351,6 +354,7 @@ class Connection:
                 self._known_servers.append(found)
         for subscription in self._subscriptions:
             subscription.start(link)
+        self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
         self._up.set()
         if link.is_closed:
             self._lost.set()
@@ -374,6 +378,8 @@ class Connection:
     def _on_link_error(self, error: Exception) -> None:
         text = str(error)
         self.last_error = short(error)
+        if brokertime.SUBJECT.lower() in text.lower():
+            return  # A broker that does not tell its time: ours is used.
         if "permissions violation" in text.lower():
             _log.warning("the broker refused: %s", text)
             for told in list(self.denials):

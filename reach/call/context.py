@@ -39,10 +39,10 @@ class Round:
     __slots__ = ("_open", "ended")
 
     def __init__(self) -> None:
-        self._open: dict[object, Callable[[], None]] = {}
+        self._open: dict[object, Callable[[], object]] = {}
         self.ended = False
 
-    def enter(self, call: object, give_up: Callable[[], None]) -> None:
+    def enter(self, call: object, give_up: Callable[[], object]) -> None:
         """Note a call that runs; `give_up` ends it."""
         self._open[call] = give_up
 

@@ -262,7 +262,8 @@ class Outbound:
         envelope.attempt = number
         envelope.frames = frames
         envelope.timeout_ms = max(1, int(share_s * 1000))
-        envelope.expires_at = call.began_ms + int((now - call.began + share_s) * 1000)
+        began_there_ms = call.began_ms + self.connection.broker_time.offset_ms
+        envelope.expires_at = began_there_ms + int((now - call.began + share_s) * 1000)
         data = await self._packed(call)
         pending = self.mux.open(envelope.message_id, call.capability, route.subject, now + share_s)
         call.attempts.append(

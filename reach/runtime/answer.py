@@ -7,6 +7,8 @@ goes into the blob store and the reply carries the reference in its place.
 from __future__ import annotations
 
 import logging
+from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from reach import ids
@@ -28,6 +30,12 @@ ROOM = 2048
 
 BLOB_BUCKET = "reach_blobs_1h"
 
+MAX_HELD = 4096
+"""Answers that are kept while the link is down."""
+
+HOLD_S = 30.0
+"""How long an answer is kept: after that hardly any caller waits."""
+
 MAX_MESSAGE = 2000
 """Most characters of a failure's message: a failure must always fit one message, whatever a handler raised."""
 
@@ -43,6 +51,7 @@ class Answers:
         self._provider = provider
         self._instance = instance
         self._generation = generation
+        self._held: deque[tuple[float, str, bytes]] = deque()
         self.unsent = 0
 
     def reply(self, ok: bool, *, data: Any = None, error: Failure | None = None) -> Reply:  # noqa: FBT001
@@ -123,8 +132,21 @@ class Answers:
         try:
             self._connection.publish(subject, data)
         except LinkDown:
-            # The caller's own link, or ours, has judged this call already.
-            self.unsent += 1
+            # Only our own link may be down: the caller is still waiting, and the work is done.
+            if len(self._held) < MAX_HELD:
+                self._held.append((monotonic() + HOLD_S, subject, data))
+            else:
+                self.unsent += 1
+
+    def send_held(self) -> None:
+        """Send what could not be sent while the link was down, in order."""
+        now = monotonic()
+        held, self._held = self._held, deque()
+        for until, subject, data in held:
+            if until > now:
+                self._publish(subject, data)
+            else:
+                self.unsent += 1
 
 
 def _tellable(failure: Failure) -> Failure:

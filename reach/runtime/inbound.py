@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reach import ids
 from reach.bus.wheel import DeadlineWheel
 from reach.call.context import CallContext, current, enter
-from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid
+from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
 from reach.runtime.answer import Answers, TooLargeForOne, failure_of
 from reach.runtime.context import Context
@@ -32,8 +32,10 @@ from reach.wire.trace import Hop, Trace
 
 if TYPE_CHECKING:
     from reach.bus.blobs import Blobs
+    from reach.bus.brokertime import BrokerTime
     from reach.bus.internals import Delivery
     from reach.call.client import Bus
+    from reach.runtime.stall import StallGuard
 
 _log = logging.getLogger("reach.agent")
 
@@ -46,7 +48,19 @@ ACCEPT_AFTER_S: Final = 0.025
 class Inbound:
     """The serving side of one instance."""
 
-    def __init__(self, *, answers: Answers, blobs: Blobs, bus: Bus, agent_id: str, instance: str) -> None:
+    def __init__(
+        self,
+        *,
+        answers: Answers,
+        blobs: Blobs,
+        bus: Bus,
+        guard: StallGuard,
+        broker_time: BrokerTime,
+        agent_id: str,
+        instance: str,
+    ) -> None:
+        self._guard = guard
+        self._broker_time = broker_time
         self._answers = answers
         self._blobs = blobs
         self._bus = bus
@@ -124,6 +138,11 @@ class Inbound:
         served = job.served
         if job.deadline <= now:
             return Failure.of(Reason.DEADLINE, executed=Executed.NO)
+        expires_at = job.envelope.expires_at
+        if self._guard.is_stale(job.received) or (
+            expires_at is not None and expires_at < self._broker_time.now_ms()
+        ):
+            return Failure.of(Reason.STALE)
         if served.running >= served.limit:
             limit = {
                 "name": f"max_concurrency of {served.name}",
@@ -205,7 +224,9 @@ class Inbound:
             args, kwargs = handler.arguments(params, context)
             # 4 inherit, for nested calls
             enter(self._context_of(job))
-            # 5 run under the caller's deadline
+            # 5 run under the caller's deadline, unless this process stood still since it was received
+            if self._guard.is_stale(job.received):
+                raise Unreachable(reason=Reason.STALE)
             job.started = job.handed_over = True
             if job.served.is_stream:
                 value = await self._streams.run(job, args, kwargs, on_late=partial(self._free, job))

@@ -18,6 +18,7 @@ from reach.runtime.answer import Answers
 from reach.runtime.inbound import Inbound
 from reach.runtime.membership import Membership
 from reach.runtime.service import Service
+from reach.runtime.stall import StallGuard
 from reach.wire import codec, subjects
 from reach.wire.life import Goodbye
 
@@ -83,15 +84,22 @@ class Instance:
             raise
         self._core = Core(self._connection, recorder=recorder, metrics=Metrics())
         self._bus = Bus(self._core)
-        answers = Answers(
+        self._answers = answers = Answers(
             self._connection,
             self._core.blobs,
             provider=self.agent_id,
             instance=self.name,
             generation=self.generation,
         )
+        self._guard = StallGuard(self._connection)
         self._inbound = Inbound(
-            answers=answers, blobs=self._core.blobs, bus=self._bus, agent_id=self.agent_id, instance=self.name
+            answers=answers,
+            blobs=self._core.blobs,
+            bus=self._bus,
+            guard=self._guard,
+            broker_time=self._connection.broker_time,
+            agent_id=self.agent_id,
+            instance=self.name,
         )
         self._membership = Membership(
             self._connection, agent_id=self.agent_id, instance=self.name, receive=self._inbound.receive
@@ -110,6 +118,7 @@ class Instance:
             self._connection, self._agent.card(self.name, self.generation), stats=lambda: self.served
         )
         self._service.start()
+        self._guard.start()
         self._membership.join(self.served)
         self._connection.on_state(self._on_state)
         await self._connection.flush()
@@ -145,6 +154,7 @@ class Instance:
         for one in self.served:
             await one.executor.close()
         await self._inbound.close()
+        await self._guard.stop()
         await self._core.close()
         await self._connection.close()
         self._close_recorder()
@@ -158,8 +168,11 @@ class Instance:
     def _on_state(self, state: LinkState) -> None:
         if state is LinkState.DISCONNECTED:
             self._membership.forget()
-        elif state is LinkState.CONNECTED and not self._leaving:
-            self._membership.join(self.served)
+            self._guard.link_ended()
+        elif state is LinkState.CONNECTED:
+            self._answers.send_held()
+            if not self._leaving:
+                self._membership.join(self.served)
 
     def _on_cancel(self, delivery: Delivery) -> None:
         message_id = _field(delivery, "message_id")

@@ -1,0 +1,77 @@
+"""What time it is at the broker.
+
+`expires_at` must mean the same to a caller and an agent whose clocks differ, so both count in the broker's time:
+each client learns its own offset from one round trip on every new link (`$SYS.REQ.USER.INFO` answers with the
+server's clock). Where the broker does not tell, the offset stays what it was, at first zero.
+Prior art: Cristian's algorithm (1989); half the round trip is the error's bound.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from reach.bus.internals import Delivery, NatsLink
+
+SUBJECT: Final = "$SYS.REQ.USER.INFO"
+
+MAX_ROUND_TRIP_S: Final = 0.5
+"""A slower answer says too little about the moment in which it was given."""
+
+_FRACTION: Final = re.compile(r"(\.\d{6})\d*")
+
+
+class BrokerTime:
+    """Offset between this machine's wall clock and the broker's."""
+
+    __slots__ = ("_asked", "_asked_wall", "known", "offset_ms")
+
+    def __init__(self) -> None:
+        self.offset_ms = 0
+        """Milliseconds to add to our wall clock to get the broker's."""
+        self.known = False
+        """Whether any server has told its time yet."""
+        self._asked = 0.0
+        self._asked_wall = 0.0
+
+    def now_ms(self) -> int:
+        """Give the broker's time in epoch milliseconds, as far as it is known."""
+        return int(time.time() * 1000) + self.offset_ms
+
+    def ask(self, link: NatsLink, inbox: str) -> None:
+        """Ask the server of a new link; the answer comes when it comes."""
+
+        def told(delivery: Delivery) -> None:
+            self.answered(delivery.data)
+            link.unlisten(sid)
+            link.forget(sid)
+
+        sid = link.listen(inbox, "", told)
+        self.asked()
+        link.send(SUBJECT, inbox, b"")
+
+    def asked(self) -> None:
+        """Note the moment in which the broker is asked."""
+        self._asked = monotonic()
+        self._asked_wall = time.time()
+
+    def answered(self, data: bytes) -> bool:
+        """Learn from the broker's answer; whether it could be used."""
+        round_trip_s = monotonic() - self._asked
+        if round_trip_s > MAX_ROUND_TRIP_S:
+            return False
+        try:
+            told = json.loads(data)["server"]["time"]
+            there = datetime.fromisoformat(_FRACTION.sub(r"\1", told))
+        except (ValueError, KeyError, TypeError):
+            return False
+        if there.tzinfo is None:
+            there = there.replace(tzinfo=UTC)
+        self.offset_ms = round((there.timestamp() - self._asked_wall - round_trip_s / 2) * 1000)
+        self.known = True
+        return True
