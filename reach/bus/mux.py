@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from reach.bus.connection import LinkState
+from reach.bus.suspicion import SUSPICION_S, Suspicions
 from reach.bus.translate import denied_subject
 from reach.bus.wheel import DeadlineWheel
 from reach.errors import LinkDown, SchemaInvalid
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
     from reach.bus.connection import Connection
     from reach.bus.internals import Delivery
-
-SUSPICION_S: Final = 0.15
-"""A call without any frame for this long is in doubt (design: max(150 ms, 3 × P99)); agents accept within 25 ms."""
 
 
 class Pending:
@@ -93,6 +91,7 @@ class Mux:
         self._wheel = DeadlineWheel(self._loop, self._on_due)
         self.serves: Callable[[str, str], bool] | None = None
         """Whether an agent serves a capability, as far as the caller knows (set by the caller)."""
+        self.suspicions = Suspicions(connection)
         self.unheard = 0
         self.late = 0
         self._closed = False
@@ -113,10 +112,15 @@ class Mux:
         self._pending[token] = pending
         return pending
 
-    def send(self, pending: Pending, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Publish the request of `pending`. Raises what `Connection.publish` raises; the place stays open."""
+    def send(self, pending: Pending, data: bytes, *, watch: bool = True) -> None:
+        """Publish the request of `pending`. Raises what `Connection.publish` raises; the place stays open.
+
+        `watch` it where an answer or a frame is owed soon: silence is then told as a suspicion.
+        """
         pending.sent = monotonic()
-        self._connection.publish(pending.subject, data, reply=self._prefix + pending.token, headers=headers)
+        self._connection.publish(pending.subject, data, reply=self._prefix + pending.token)
+        if watch:
+            self.suspicions.watch(pending)
 
     def close_one(self, pending: Pending) -> None:
         """Give a place back."""
@@ -150,6 +154,7 @@ class Mux:
         self._closed = True
         self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
         self._wheel.close()
+        self.suspicions.close()
         self._orphans.clear()
         self._inbox.drop()
         self._gone.drop()

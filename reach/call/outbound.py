@@ -272,7 +272,7 @@ class Outbound:
             )
         )
         try:
-            self.mux.send(pending, data)
+            self.mux.send(pending, data, watch=frames)
         except LinkDown:
             pending.settle(Failure.of(Reason.DISCONNECTED))
         return pending

@@ -1,0 +1,82 @@
+"""Calls that nobody has answered or accepted in good time: told at once, long before their deadline.
+
+An agent answers or accepts within 25 ms of receipt, so a call without any frame after 150 ms sits somewhere it
+should not: in the socket of a stopped process, or behind a blocked loop. That is not a failure yet; it is a
+*suspicion*, and the supervisor asks that lane's instances whether they live. At most two are told a second for
+each subject, since one is enough and a flood would hurt whoever is slow already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from reach.errors import LinkDown
+from reach.wire import codec, subjects
+
+if TYPE_CHECKING:
+    from reach.bus.connection import Connection
+    from reach.bus.mux import Pending
+
+SUSPICION_S: Final = 0.15
+"""A call without any frame for this long is in doubt (design, section 4); agents accept within 25 ms."""
+
+APART_S: Final = 0.5
+"""Least time between two suspicions of one subject: at most two a second."""
+
+MAX_SUBJECTS: Final = 4096
+
+
+class Suspicions:
+    """Watches calls that were just sent. One deque and one timer for all of them."""
+
+    __slots__ = ("_connection", "_last", "_loop", "_timer", "_watched", "told")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._watched: deque[Pending] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last: dict[str, float] = {}
+        self.told = 0
+
+    def watch(self, pending: Pending) -> None:
+        """Watch a call from the moment it was sent."""
+        self._watched.append(pending)
+        if self._timer is None:
+            self._timer = self._loop.call_at(pending.sent + SUSPICION_S, self._due)
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._watched.clear()
+
+    def _due(self) -> None:
+        self._timer = None
+        now = monotonic()
+        watched = self._watched
+        # Settled calls leave from the front whatever their age: the deque is as long as what is in doubt.
+        while watched and (watched[0].future.done() or watched[0].sent + SUSPICION_S <= now):
+            pending = watched.popleft()
+            if not pending.future.done() and pending.accepted is None:
+                self._tell(pending, now)
+        if watched:
+            self._timer = self._loop.call_at(watched[0].sent + SUSPICION_S, self._due)
+
+    def _tell(self, pending: Pending, now: float) -> None:
+        if now - self._last.get(pending.subject, 0.0) < APART_S:
+            return
+        if len(self._last) >= MAX_SUBJECTS:
+            self._last.clear()
+        self._last[pending.subject] = now
+        waited_ms = int((now - pending.sent) * 1000)
+        body = {"capability": pending.capability, "subject": pending.subject, "waited_ms": waited_ms}
+        try:
+            self._connection.publish(subjects.suspect(pending.capability), codec.pack_trusted(body))
+        except LinkDown:
+            return  # The disconnect judges the call itself.
+        self.told += 1
