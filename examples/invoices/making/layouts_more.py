@@ -75,6 +75,7 @@ def studio_english() -> bytes:
     pdf.cell(120, 8, "Copper Lantern Design Ltd")
     pdf.cell(0, 8, "Invoice No. CL-0092", align="R", new_x=XPos.LMARGIN, new_y=YPos.NEXT)
     pdf.set_text_color(0, 0, 0)
+    pdf.set_fill_color(255, 255, 255)
     pdf.ln(10)
     pdf.set_font("helvetica", size=10)
     left = "Prepared for\nMossgrove Cycles Ltd\n12 Canal Walk\nDublin D02 XY45"

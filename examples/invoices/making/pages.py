@@ -36,6 +36,7 @@ def write(pdf: FPDF, text: str, *, size: float = 10, bold: bool = False, align: 
     """A line of text, then down to the next."""
     pdf.set_font("helvetica", style="B" if bold else "", size=size)
     pdf.cell(0, size * 0.5, text, align=align, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+    pdf.set_font("helvetica", size=10)
 
 
 def visible_invoice(sample: Sample, *, xml: bytes | None = None, xml_name: str = "factur-x.xml") -> bytes:
@@ -51,7 +52,7 @@ def visible_invoice(sample: Sample, *, xml: bytes | None = None, xml_name: str =
     write(pdf, f"{sample.number}   {sample.issued.isoformat()}", size=12, bold=True)
     pdf.ln(4)
     with pdf.table(col_widths=(8, 50, 14, 14, 14), headings_style=FontFace(emphasis="B")) as table:
-        for cells in (("#", "", "Qty", "Price", sample.currency), *_rows(sample)):
+        for cells in (("#", "Item", "Qty", "Price", sample.currency), *_rows(sample)):
             row = table.row()
             for cell in cells:
                 row.cell(cell)

@@ -15,11 +15,15 @@ MAX_FIELD_CHARS: Final = 2_000
 
 MAX_ATTACHMENTS: Final = 20
 MAX_TEXT_PAGES: Final = 30
-MAX_PAGE_CONTENT_BYTES: Final = 2 * 1024 * 1024
-MAX_TOTAL_CONTENT_BYTES: Final = 4 * 1024 * 1024
+MAX_PAGE_CONTENT_BYTES: Final = 1024 * 1024
+MAX_TOTAL_CONTENT_BYTES: Final = 2 * 1024 * 1024
 MAX_PAGE_OPERATIONS: Final = 200_000
-MAX_ROW_CHARS: Final = 500
-MAX_ROWS: Final = 5_000
+MAX_ROW_CHARS: Final = 300
+MAX_ROWS: Final = 2_500
+MAX_TEXT_CHARS: Final = 120_000  # blanks not counted
+# A line of an invoice has fewer figures, and a document fewer candidates for its total; past these, none is sought.
+MAX_FIGURES_IN_ROW: Final = 12
+MAX_SUM_CANDIDATES: Final = 16
 
 # A PDF ends in `%%EOF`; some writers append a few bytes after it.
 PDF_TAIL_BYTES: Final = 2_048

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from .limits import MAX_ROW_CHARS, MAX_ROWS
+from .limits import MAX_ROW_CHARS, MAX_ROWS, MAX_TEXT_CHARS
 
 _CELL: Final = re.compile(r"\S+(?: \S+)*")
 
@@ -42,8 +42,9 @@ class Row:
 
 
 def rows_of(pages: Iterable[str]) -> list[Row]:
-    """The rows of all pages, top to bottom, without blank ones."""
+    """The rows of all pages, top to bottom, without blank ones and without what is past the limits."""
     rows: list[Row] = []
+    budget = MAX_TEXT_CHARS
     for page in pages:
         after_gap = True
         for line in page.splitlines():
@@ -53,9 +54,10 @@ def rows_of(pages: Iterable[str]) -> list[Row]:
             if not text:
                 after_gap = True
                 continue
-            if len(rows) == MAX_ROWS:
-                return rows
             cells = tuple(Cell(match.group(), match.start(), match.end()) for match in _CELL.finditer(text))
+            budget -= sum(len(cell.text) for cell in cells)
+            if len(rows) == MAX_ROWS or budget < 0:
+                return rows
             rows.append(Row(index=len(rows), text=text, cells=cells, after_gap=after_gap))
             after_gap = False
     return rows

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from .labels import CARRIED_FORWARD, COLUMNS, Column, Sum
-from .limits import MAX_FIELD_CHARS
+from .limits import MAX_FIELD_CHARS, MAX_FIGURES_IN_ROW
 from .model import InvoiceLine
 from .notation import Notation, Number, plain
 from .sums import ROUNDING_SLACK
@@ -188,6 +188,8 @@ class _TableReader:
 
     def _proved(self, parts: _Parts) -> InvoiceLine | None:
         """The line whose quantity × price is its amount, less a discount in percent where one is stated."""
+        if len(parts.figures) > MAX_FIGURES_IN_ROW:
+            return None
         plain_figures = [figure for figure in parts.figures if not figure.number.percent]
         percents = [figure.value for figure in parts.figures if figure.number.percent]
         if parts.position and parts.position.isdigit() and Column.POSITION not in self._heading:

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Final
 
 from .labels import SUMS, Sum
+from .limits import MAX_SUM_CANDIDATES
 from .model import AllowanceCharge, Finding, TaxGroup, Totals
 from .notation import Notation, Number, plain
 from .text_rows import Cell, Row
@@ -102,6 +103,7 @@ def _resolve(found: Sequence[_Found]) -> Sums:
     by_role: dict[Sum, list[_Found]] = {role: [] for role in Sum}
     for entry in found:
         by_role[entry.role].append(entry)
+    by_role = {role: entries[-MAX_SUM_CANDIDATES:] for role, entries in by_role.items()}
     sums = Sums()
     taxes = _taxes(by_role[Sum.TAX])
     net, tax, total = _consistent(by_role, taxes)
