@@ -169,7 +169,7 @@ def asyncapi() -> dict[str, Any]:
             "version": CONTRACT,
             "description": "Capabilities of agents, called over NATS: the subjects, who speaks on them, and "
             "the messages. A body is a map, in msgpack or in JSON (first byte `{`), and is answered in kind.",
-            "license": {"name": "Apache-2.0"},
+            "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
             "tags": [
                 {"name": "agent", "description": "Serves capabilities."},
                 {"name": "caller", "description": "Calls them."},
