@@ -82,7 +82,7 @@ class Face:
                 continue
             outside.append(parameter.replace(annotation=annotation))
         returns = hints.of("return", signature.return_annotation)
-        return cls(label, _kind(inner), tuple(outside), context, returns)
+        return cls(label, kind_of(inner), tuple(outside), context, returns)
 
     @property
     def whole(self) -> inspect.Parameter | None:
@@ -200,9 +200,9 @@ def _is_context(annotation: Any, context_types: tuple[type, ...]) -> bool:
     return inspect.isclass(annotation) and issubclass(annotation, context_types)
 
 
-def _kind(inner: Callable[..., Any]) -> Kind:
+def kind_of(function: Callable[..., Any]) -> Kind:
     """Judge by the innermost function: a plain decorator around an `async def` gives a coroutine too."""
-    plain = inspect.unwrap(inner)
+    plain = inspect.unwrap(unwrapped(function)[0])
     plain = getattr(plain, "__func__", plain)
     if inspect.isasyncgenfunction(plain):
         return Kind.STREAM
