@@ -21,8 +21,10 @@ import nats.errors
 from reach import ids
 from reach.bus import brokertime
 from reach.bus.brokertime import BrokerTime
+from reach.bus.dial import LinkEvents, LoginFiles, dial
 from reach.bus.headers import encode_headers, too_large
 from reach.bus.internals import Delivery, NatsLink
+from reach.bus.renewal import renew
 from reach.bus.subscription import Subscription
 from reach.bus.why import short, why_not
 from reach.errors import CallTimeout, ConfigError, LinkDown, Unreachable
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reach.bus")
 
 _BACKOFF_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-_PING_INTERVAL_S = 20
 _ROUND_TRIP_S = 5.0
+_LOOK_AT_LOGIN_S = 1.0
+_CANCEL_AGAIN_S = 0.05
 
 
 class LinkState(StrEnum):
@@ -68,16 +71,22 @@ class Connection:
         self.denials: list[Callable[[str], None]] = []
         self.faults = 0
         self._loop = asyncio.get_running_loop()
-        self._subscriptions: dict[Subscription, None] = {}
+        self.subscriptions: dict[Subscription, None] = {}
         self._followers: list[Callable[[LinkState], None]] = []
-        self._known_servers: list[str] = list(settings.servers)
+        self.known_servers: list[str] = list(settings.servers)
         self._lost = asyncio.Event()
         self._up = asyncio.Event()
         self._closing = False
         # The one task of a connection: owned here, ended and awaited by close().
-        self._keeper: asyncio.Task[None] | None = None
-        self.last_error: str = ""
+        self._keeper: asyncio.Task[None] | None = None  # The one task; close() ends and awaits it.
+        self.last_error = ""
         self.broker_time = BrokerTime()
+        self.renewals = 0
+        self._server_leaves = False
+        self._login = LoginFiles(settings)
+        self._events = LinkEvents(
+            lost=self._on_lost, error=self._on_link_error, fault=self._on_fault, lame_duck=self._on_lame_duck
+        )
 
     @classmethod
     async def open(
@@ -175,18 +184,21 @@ class Connection:
 
         Raises `LinkDown` when there is no link and the subscription is not durable.
         """
-        subscription = Subscription(self, subject, queue, handler, durable=durable)
+        # While a link is renewed two are subscribed at once: a queue group of its own lets nothing arrive twice.
+        # Inboxes have none, since the broker tells only plain subscriptions that nobody listens.
+        group = queue or ("" if subject.startswith(self.inbox) else self.client_id)
+        subscription = Subscription(self, subject, group, handler, durable=durable)
         link = self.link
         if link is not None and link.is_connected:
             subscription.start(link)
         elif not durable:
             raise LinkDown
-        self._subscriptions[subscription] = None
+        self.subscriptions[subscription] = None
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
         """No longer bring a subscription back (called by the subscription itself)."""
-        self._subscriptions.pop(subscription, None)
+        self.subscriptions.pop(subscription, None)
 
     async def flush(self, timeout_s: float = _ROUND_TRIP_S) -> None:
         """Wait until the server has taken everything published so far. Raises `LinkDown`, `CallTimeout`."""
@@ -265,30 +277,32 @@ class Connection:
         self._lost.set()
         self._up.set()
         if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+            while not self._keeper.done():
+                # Python 3.11's wait_for can swallow a cancellation in the moment in which it is done.
+                self._keeper.cancel()
+                await asyncio.wait({self._keeper}, timeout=_CANCEL_AGAIN_S)
         link, self.link = self.link, None
         if link is not None:
             link.write_out()
             await link.close()
             link.release_pongs()
-        self._subscriptions.clear()
+        self.subscriptions.clear()
         self._tell(LinkState.CLOSED)
 
     async def _keep(self) -> None:
         """Replace each ended link with a new one, for as long as it takes."""
         while True:
-            await self._lost.wait()
+            if not await self._wait_lost():
+                continue
             self._lost.clear()
             self._up.clear()
             ended, self.link = self.link, None
             if ended is not None:
                 ended.release_pongs()
-            for subscription in list(self._subscriptions):
+            for subscription in list(self.subscriptions):
                 subscription.ended()
                 if not subscription.durable:
-                    self._subscriptions.pop(subscription, None)
+                    self.subscriptions.pop(subscription, None)
             self._tell(LinkState.DISCONNECTED)
             tries = 0
             while await self._try_servers(self._loop.time() + self.settings.connect_timeout_s) is not None:
@@ -297,10 +311,29 @@ class Connection:
                 # Half to one and a half: a restarted server is not met by everybody at once.
                 await asyncio.sleep(pause * (0.5 + random()))  # noqa: S311 - spreading load, not a secret
 
+    async def _wait_lost(self) -> bool:
+        """Wait a while for the link to end; meanwhile renew it when its login was replaced or its server leaves."""
+        try:
+            async with asyncio.timeout(_LOOK_AT_LOGIN_S):
+                await self._lost.wait()
+        except TimeoutError:
+            if self._server_leaves or self._login.replaced():
+                self._server_leaves = False
+                self.renewals += await renew(self)
+        return self._lost.is_set()
+
+    def _on_lost(self, link: NatsLink) -> None:
+        if link is self.link:
+            self._lost.set()
+
+    def _on_lame_duck(self, link: NatsLink) -> None:
+        if link is self.link:
+            self._server_leaves = True
+
     async def _try_servers(self, deadline: float) -> Exception | None:
         """Try each known server once; None when a link is up."""
         error: Exception = ConfigError("no server is configured")
-        for server in list(self._known_servers):
+        for server in list(self.known_servers):
             left = deadline - self._loop.time()
             if left <= 0:
                 break
@@ -314,51 +347,29 @@ class Connection:
         return error
 
     async def _connect(self, server: str, timeout_s: float) -> None:
-        link = NatsLink(on_fault=self._on_fault)
+        self.take(await self.dial(server, timeout_s))
+        self._tell(LinkState.CONNECTED)
 
-        async def lost() -> None:
-            if link is self.link:
-                self._lost.set()
-
-        async def failed(error: Exception) -> None:
-            self._on_link_error(error)
-
-        options = self.settings.to_nats_options()
-        options.update(
-            servers=[server],
-            name=f"reach:{self.role}:{self.who}:{self.generation}",
-            inbox_prefix=self.inbox,
-            allow_reconnect=False,
-            connect_timeout=timeout_s,
-            ping_interval=getattr(self.settings, "ping_interval_s", _PING_INTERVAL_S),
-            max_outstanding_pings=2,
-            error_cb=failed,
-            closed_cb=lost,
-            skip_subject_validation=True,
+    async def dial(self, server: str, timeout_s: float) -> NatsLink:
+        """Open a link to one server, without using it yet. Raises what `dial` raises."""
+        name = f"reach:{self.role}:{self.who}:{self.generation}"
+        return await dial(
+            self.settings, server, name=name, inbox=self.inbox, timeout_s=timeout_s, events=self._events
         )
-        try:
-            async with asyncio.timeout(timeout_s):
-                await link.connect(**options)
-            if self.settings.wants_tls and not link.encrypted:
-                raise ConfigError(
-                    f"TLS was asked for, but NATS at {server} speaks plain text. "
-                    "Let the server require TLS, or take the tls:// and TLS settings away."
-                )
-        except BaseException:
-            await link.abandon()
-            raise
+
+    def take(self, link: NatsLink) -> None:
+        """Use a link from now on: what is subscribed is subscribed there."""
         self.link = link
         self.epoch += 1
         for found in link.discovered:
-            if found not in self._known_servers:
-                self._known_servers.append(found)
-        for subscription in self._subscriptions:
+            if found not in self.known_servers:
+                self.known_servers.append(found)
+        for subscription in self.subscriptions:
             subscription.start(link)
         self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
         self._up.set()
         if link.is_closed:
             self._lost.set()
-        self._tell(LinkState.CONNECTED)
 
     def _tell(self, state: LinkState) -> None:
         for follower in list(self._followers):
@@ -375,7 +386,7 @@ class Connection:
         where = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame is not None else "?"
         _log.error("a message handler of the bus failed: %s at %s", type(error).__name__, where)
 
-    def _on_link_error(self, error: Exception) -> None:
+    def _on_link_error(self, _link: NatsLink, error: Exception) -> None:
         text = str(error)
         self.last_error = short(error)
         if brokertime.SUBJECT.lower() in text.lower():

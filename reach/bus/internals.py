@@ -159,6 +159,23 @@ class NatsLink(Client):
         return dict(self._server_info)
 
     @property
+    def address(self) -> str:
+        """The server's address, as it was dialled."""
+        server = self._current_server
+        return "" if server is None else server.uri.geturl()
+
+    @property
+    def has_others(self) -> bool:
+        """Whether nats-py itself is subscribed to something on this link (transfers of its object store)."""
+        return any(sub._subject != self._resp_subject for sub in self._subs.values())
+
+    @property
+    def _resp_subject(self) -> str:
+        """nats-py's own reply subscription, which stays for as long as the link does."""
+        prefix = self._resp_sub_prefix
+        return "" if prefix is None else prefix.decode() + "*"
+
+    @property
     def encrypted(self) -> bool:
         """Whether the socket speaks TLS. nats-py goes on in plain text when the server does not ask for TLS."""
         writer: Any = getattr(self._transport, "_io_writer", None)

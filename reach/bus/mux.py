@@ -132,9 +132,14 @@ class Mux:
     def cancel(self, pending: Pending) -> None:
         """Give a call up: its place is freed and whoever accepted it is told, now or when acceptance arrives."""
         self.close_one(pending)
+        if pending.cancelled:
+            return
+        # A future that its waiter's cancellation took along is as open as before.
+        is_open = pending.future.cancelled() or not pending.future.done()
         if pending.accepted is not None:
+            pending.cancelled = True
             self._tell_cancel(pending.accepted, pending.message_id)
-        elif pending.sent and not pending.future.done():
+        elif pending.sent and is_open:
             pending.cancelled = True
             self._orphans[pending.token] = pending
             pending.slot = self._wheel.add(pending.token, monotonic() + 5.0)

@@ -42,6 +42,11 @@ class Subscription:
         """Whether the server sends us messages for it right now."""
         return self._sid != 0
 
+    @property
+    def sid(self) -> int:
+        """Its id on the present link, 0 when it is not subscribed."""
+        return self._sid
+
     def start(self, link: NatsLink) -> None:
         """Subscribe on `link`."""
         self._sid = link.listen(self.subject, self.queue, self.handler)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from reach.faults import Executed
 from reach.policy.retry import MAX_ATTEMPTS
 from reach.wire.record import Attempt, CallKind
 
@@ -37,6 +38,9 @@ class Call:
     attempts: list[Attempt] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
     admitted: float = 0.0
+    holds_slot: bool = False
+    given_up: bool = False
+    """Its round has ended: nobody waits for it any more."""
     handler_ms: float = 0.0
     inner_retried: bool = False
     data_frames: int = 0
@@ -50,6 +54,15 @@ class Call:
     def provider(self) -> str | None:
         """Who had the last attempt, as far as is known."""
         return self.attempts[-1].provider if self.attempts else None
+
+    @property
+    def executed(self) -> Executed:
+        """What is known about execution over all attempts: `maybe` as soon as one of them was."""
+        known = [attempt.executed for attempt in self.attempts]
+        if Executed.YES in known:
+            return Executed.YES
+        # An attempt that nobody has judged was sent.
+        return Executed.MAYBE if Executed.MAYBE in known or None in known else Executed.NO
 
     @property
     def keyed(self) -> bool:

@@ -64,6 +64,8 @@ class Inflow:
         if self._end is not None:
             return
         if frame.kind == "data":
+            if frame.seq <= self._seq:
+                return  # While a link is renewed a frame may come over both.
             self._seq += 1
             if frame.seq != self._seq:
                 self._finish(Failure.of(Reason.STREAM_CUT, f"frame {self._seq} is missing from the stream"))
@@ -88,13 +90,17 @@ class Inflow:
         """Take what ended the call instead of a frame: a plain reply, its deadline, a lost link or instance."""
         if self._end is None:
             if isinstance(outcome, Reply) and outcome.ok and not self.began:
-                self._frames.append((outcome.data, 0))
+                self._frames.append((outcome if outcome.blob is not None else outcome.data, 0))
                 self._seq = 1
-            self.finished_by_far_end = isinstance(outcome, Reply) or outcome.reason is not Reason.DEADLINE
+            ours = (Reason.DEADLINE, Reason.CANCELLED)
+            self.finished_by_far_end = isinstance(outcome, Reply) or outcome.reason not in ours
             self._finish(outcome)
 
     async def next_data(self) -> tuple[bool, Any]:
-        """Give `(True, datum)`, or `(False, reply_or_failure)` once at the end. Never raises but for cancellation."""
+        """Give `(True, datum)`, or `(False, reply_or_failure)` once at the end. Never raises but for cancellation.
+
+        A datum that is a `Reply` is one whose data is a blob, still to be fetched.
+        """
         while True:
             if self._frames:
                 datum, size = self._frames.popleft()

@@ -11,23 +11,25 @@ import asyncio
 import logging
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import anyio
 
 from reach.call.call import Call, Outlived
 from reach.call.choose import Excluded, Route, choose
+from reach.call.claim import ClaimCheck
 from reach.call.prepare import prepare
-from reach.errors import LinkDown, ReachError
+from reach.call.rounds import GivingUp, join_round, leave_round
+from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
 from reach.policy.retry import Decision, Retry, Unknown, decide, timeout_may_retry
 from reach.registry.structure import Check, compile_check
-from reach.wire import codec, subjects
+from reach.wire import subjects
 from reach.wire.record import Attempt, CallKind, ReachRecord
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reach.bus.blobs import Blobs
     from reach.bus.connection import Connection
     from reach.bus.mux import Mux, Pending
@@ -42,14 +44,8 @@ _log = logging.getLogger("reach.call")
 MAX_OPEN_CALLS = 4096
 """Calls of one capability that one process may have open (behaviour GUARD-1); it protects the process."""
 
-ENVELOPE_ROOM = 4096
-"""Bytes kept free in a message beside its payload: envelope fields, trace and headers."""
-
 MAX_ROUTES = 10_000
 """Capabilities whose queue-group route is remembered; it saves a few microseconds a call."""
-
-BLOB_BUCKET = "reach_blobs_1h"
-"""Where payloads of calls go that do not fit one message."""
 
 
 class Outbound:
@@ -68,7 +64,7 @@ class Outbound:
         self.connection = connection
         self.mux = mux
         self.directory = directory
-        self.blobs = blobs
+        self.claims = ClaimCheck(connection, blobs)
         self.recorder = recorder
         self.metrics = metrics
         self.loop = asyncio.get_running_loop()
@@ -85,8 +81,11 @@ class Outbound:
         """Make one call; a failed one is a reply too. Raises only for mistakes of the program."""
         # 1 prepare
         call = self.prepare(capability, given, options, kind="request")
-        leave = self._join_round(call)
+        giving_up = None
         try:
+            if call.around.round is not None:
+                giving_up = GivingUp(call)
+                join_round(call, giving_up)
             # 2 admit
             await self.admit(call)
             while True:
@@ -104,19 +103,31 @@ class Outbound:
         except Outlived as ended:
             outcome = ended.failure
         except asyncio.CancelledError:
-            self.tell_cancelled(call)
-            raise
+            reply = self.tell_cancelled(call)
+            if giving_up is None or not giving_up.was_all():
+                raise
+            return reply
         finally:
             self.release(call)
-            leave()
+            if giving_up is not None:
+                leave_round(call)
         # 6 tell
         return self.tell(call, outcome)
 
     # -- 1 prepare -----------------------------------------------------------------------------------
 
-    def prepare(self, capability: str, given: object, options: Options, *, kind: CallKind) -> Call:
-        """Build the call; its card, when known, says how long it may take."""
-        card = self.directory.known(capability)
+    def prepare(
+        self,
+        capability: str,
+        given: object,
+        options: Options,
+        *,
+        kind: CallKind,
+        default_s: float | None = None,
+    ) -> Call:
+        """Build the call; `default_s`, else its card when known, says how long it may take."""
+        if default_s is None:
+            default_s = card_timeout_s(self.directory.known(capability))
         return prepare(
             capability,
             given,
@@ -124,18 +135,8 @@ class Outbound:
             kind=kind,
             source=self.connection.who,
             now=monotonic(),
-            default_s=card_timeout_s(card),
+            default_s=default_s,
         )
-
-    def _join_round(self, call: Call) -> Callable[[], None]:
-        around = call.around.round
-        if around is None:
-            return _nothing
-        task = asyncio.current_task()
-        if task is None:
-            return _nothing
-        around.enter(call, lambda: _cancel(task))
-        return lambda: around.leave(call)
 
     # -- 2 admit -------------------------------------------------------------------------------------
 
@@ -146,43 +147,39 @@ class Outbound:
         card = self.directory.known(call.capability)
         if card is None:
             card = await self.directory.card_for(call.capability)
-            if card is not None and call.options.timeout_s is None and call.envelope.timeout_ms is None:
+            said = call.options.timeout_s is not None or call.envelope.timeout_ms is not None
+            if card is not None and not said and call.kind != "stream":
                 # The first call of a capability learns its timeout only now.
-                call.deadline = (
-                    min(call.deadline, call.began + card_timeout_s(card))
-                    if (card_timeout_s(card) < card_timeout_s(None))
-                    else self._widened(call, card)
-                )
+                call.deadline = _deadline_by(call, card)
         call.card = card
         if card is not None and card.input_schema is not None:
             check = self._check_of(card)
             wrong = None if check is None else check(call.envelope.payload)
             if wrong is not None:
                 raise Outlived(Failure.of(Reason.SCHEMA, wrong))
+        self._take_slot(call)
+        call.admitted = monotonic()
+
+    def _take_slot(self, call: Call) -> None:
         held = self._open.get(call.capability, 0)
         if held >= MAX_OPEN_CALLS:
             limit = {
                 "name": "open calls of one capability",
                 "owner": "this process",
                 "used": held,
-                "allowed": held,
+                "allowed": MAX_OPEN_CALLS,
             }
             message = f"this process already has {held} open calls of {call.capability}"
             raise Outlived(Failure.of(Reason.OVERLOADED, message, retry_after_ms=100, limit=limit))
         self._open[call.capability] = held + 1
-        call.admitted = monotonic()
-
-    def _widened(self, call: Call, card: CapabilityCard) -> float:
-        """Give the deadline of a card that allows more than the default, within what surrounds the call."""
-        wanted = call.began + card_timeout_s(card)
-        around = call.around.deadline
-        return wanted if around is None else min(wanted, around)
+        call.holds_slot = True
 
     async def _wait_for_link(self, call: Call) -> None:
         if not await self.connection.wait_connected(call.deadline - monotonic()):
-            where = self.connection.settings.display
-            message = f"the connection to NATS at {where} is down ({self.connection.last_error or 'closed'})"
-            raise Outlived(Failure.of(Reason.DISCONNECTED, message))
+            # The caller reads the calm sentence (ERR-4); whoever runs the program finds the cause here.
+            where, why = self.connection.settings.display, self.connection.last_error or "closed"
+            _log.warning("no connection to NATS at %s (%s) [%s]", where, why, call.reach_id)
+            raise Outlived(Failure.of(Reason.DISCONNECTED))
 
     def _check_of(self, card: CapabilityCard) -> Check | None:
         found = self._checks.get(card.tag)
@@ -193,7 +190,8 @@ class Outbound:
 
     def release(self, call: Call) -> None:
         """Give the slot back."""
-        if call.admitted:
+        if call.holds_slot:
+            call.holds_slot = False
             held = self._open.get(call.capability, 0) - 1
             if held > 0:
                 self._open[call.capability] = held
@@ -210,8 +208,11 @@ class Outbound:
         )
         route = choose(call, cards, pick=random())  # noqa: S311 - spreading load, not a secret
         if isinstance(route, Excluded):
-            message = f"no instance of {call.capability} meets what the call requires: {route.why}"
-            raise Outlived(Failure.of(Reason.NO_RESPONDERS, message))
+            failure = Failure.of(Reason.NO_RESPONDERS)
+            failure.message += (
+                f" No instance of {call.capability!r} meets what the call requires: {route.why}."
+            )
+            raise Outlived(failure)
         return route
 
     def _group_route(self, capability: str) -> Route:
@@ -231,8 +232,9 @@ class Outbound:
         try:
             outcome = await pending.future
             if isinstance(outcome, Reply) and outcome.blob is not None:
-                outcome = await self._fetched(call, outcome)
+                outcome = await self.claims.fetched(call, outcome)
         except asyncio.CancelledError:
+            attempt.instance = pending.accepted or attempt.instance
             self.mux.cancel(pending)
             raise
         if isinstance(outcome, Failure) and outcome.reason is Reason.DEADLINE:
@@ -250,26 +252,23 @@ class Outbound:
         envelope = call.envelope
         number = len(call.attempts) + 1
         if not self.connection.connected:
+            # Whoever waits for the link takes nobody's place (CALL-6).
+            self.release(call)
             await self._wait_for_link(call)
-        now = monotonic()
-        left_s = call.deadline - now
+            self._take_slot(call)
         may_retry = not whole and timeout_may_retry(
             idempotent=call.idempotent, keyed=call.keyed, attempt=number, max_attempts=call.max_attempts
         )
-        share_s = attempt_share_s(left_s, may_retry=may_retry)
-        if share_s <= 0:
-            raise Outlived(Failure.of(Reason.DEADLINE, executed=Executed.NO))
         envelope.attempt = number
         envelope.frames = frames
-        envelope.timeout_ms = max(1, int(share_s * 1000))
-        began_there_ms = call.began_ms + self.connection.broker_time.offset_ms
-        envelope.expires_at = began_there_ms + int((now - call.began + share_s) * 1000)
-        data = await self._packed(call)
-        pending = self.mux.open(envelope.message_id, call.capability, route.subject, now + share_s)
+        due = self._stamp(call, may_retry=may_retry)
+        data = envelope.pack()
+        if len(data) > self.claims.inline_bytes(call.card):
+            data = await self.claims.pack(call, data, stamp=lambda: self._stamp(call, may_retry=may_retry))
+        pending = self.mux.open(envelope.message_id, call.capability, route.subject, due)
+        started_ms = (monotonic() - call.began) * 1000
         call.attempts.append(
-            Attempt(
-                n=number, subject=route.subject, started_ms=(now - call.began) * 1000, instance=route.instance
-            )
+            Attempt(n=number, subject=route.subject, started_ms=started_ms, instance=route.instance)
         )
         try:
             self.mux.send(pending, data, watch=frames)
@@ -277,43 +276,16 @@ class Outbound:
             pending.settle(Failure.of(Reason.DISCONNECTED))
         return pending
 
-    async def _packed(self, call: Call) -> bytes:
-        """Encode the envelope; a payload that does not fit one message goes through the blob store."""
-        envelope = call.envelope
-        data = envelope.pack()
-        room = self.connection.max_payload - ENVELOPE_ROOM
-        if envelope.blob is None and len(data) <= room:
-            return data
-        if envelope.blob is None:
-            body = codec.pack(envelope.payload)
-            most = call.card.max_payload_bytes if call.card is not None else 32 * 1024 * 1024
-            if len(body) > most:
-                message = f"the payload has {len(body)} bytes; {call.capability} takes at most {most}"
-                raise Outlived(Failure.of(Reason.TOO_LARGE, message))
-            try:
-                envelope.blob = await self.blobs.put(body, bucket=BLOB_BUCKET)
-            except ReachError as error:
-                raise Outlived(Failure.of_error(error)) from None
-        inline, envelope.payload = envelope.payload, {}
-        try:
-            return envelope.pack()
-        finally:
-            envelope.payload = inline
-
-    async def _fetched(self, call: Call, reply: Reply) -> Reply | Failure:
-        most = call.card.max_payload_bytes if call.card is not None else 32 * 1024 * 1024
-        try:
-            async with asyncio.timeout(call.deadline - monotonic()):
-                body = await self.blobs.get(reply.blob or {}, limit=most)
-                reply.data = codec.unpack(body).get("data")
-        except TimeoutError:
-            return Failure.of(Reason.DEADLINE, executed=Executed.YES)
-        except ReachError as error:
-            failure = Failure.of_error(error)
-            failure.executed = Executed.YES
-            return failure
-        reply.blob = None
-        return reply
+    def _stamp(self, call: Call, *, may_retry: bool) -> float:
+        """Write the time that this attempt has into the envelope; loop time of its deadline. Raises `Outlived`."""
+        now = monotonic()
+        share_s = attempt_share_s(call.deadline - now, may_retry=may_retry)
+        if share_s <= 0:
+            raise Outlived(Failure.of(Reason.DEADLINE, executed=Executed.NO))
+        wall_ms = call.began_ms + int((now - call.began + share_s) * 1000)
+        call.envelope.timeout_ms = max(1, int(share_s * 1000))
+        call.envelope.expires_at = self.connection.broker_time.offset_ms + wall_ms
+        return now + share_s
 
     def note(self, call: Call, attempt: Attempt, pending: Pending, outcome: Reply | Failure) -> None:
         """Write down what became of an attempt."""
@@ -378,6 +350,9 @@ class Outbound:
             reply.provider = reply.provider or last.provider
         if reply.error is not None:
             self._localise(call, reply.error)
+            if reply.error.executed is Executed.NO:
+                # The last attempt did nothing; an earlier one may have.
+                reply.error.executed = call.executed
         reply.attempt = max(1, len(call.attempts))
         reply.latency_ms = latency_ms
         reply.reach_id = call.reach_id
@@ -387,7 +362,8 @@ class Outbound:
         if reply.ok and not call.options.trace:
             reply.trace = None
         failure = reply.error
-        self.remember(call, "ok" if failure is None else "failed", failure, latency_ms)
+        outcome_word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
+        self.remember(call, outcome_word, failure, latency_ms)
         return reply
 
     def _localise(self, call: Call, failure: Failure) -> None:
@@ -399,13 +375,22 @@ class Outbound:
                     f"{failure.message} Nobody serves {call.capability!r}; near: {', '.join(near)}."
                 )
 
-    def tell_cancelled(self, call: Call) -> None:
-        """Record a call whose caller left."""
+    def tell_cancelled(self, call: Call) -> Reply:
+        """Record a call whose caller left; the reply is for a caller who left its round only."""
         latency_ms = (monotonic() - call.began) * 1000
+        failure = Failure.of(Reason.CANCELLED, executed=call.executed)
         if call.attempts and not call.attempts[-1].decision:
             call.attempts[-1].took_ms = latency_ms - call.attempts[-1].started_ms
             call.attempts[-1].decision = "cancelled"
-        self.remember(call, "cancelled", Failure.of(Reason.CANCELLED), latency_ms)
+        self.remember(call, "cancelled", failure, latency_ms)
+        return Reply(
+            ok=False,
+            error=failure,
+            message_id=call.envelope.message_id,
+            attempt=max(1, len(call.attempts)),
+            latency_ms=latency_ms,
+            reach_id=call.reach_id,
+        )
 
     def remember(self, call: Call, outcome: str, failure: Failure | None, latency_ms: float) -> None:
         """Write the one record of a call and count it."""
@@ -443,9 +428,8 @@ class Outbound:
         self.recorder.put(record)
 
 
-def _nothing() -> None:
-    return
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
+def _deadline_by(call: Call, card: CapabilityCard) -> float:
+    """Give the deadline that a card allows, within everything that surrounds the call."""
+    around = call.around.deadline
+    wanted = min(call.began + card_timeout_s(card), anyio.current_effective_deadline())
+    return wanted if around is None else min(wanted, around)

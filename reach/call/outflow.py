@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reach.call.call import Call, Outlived
 from reach.call.choose import Route
 from reach.call.inflow import Inflow, StreamClocks
+from reach.call.rounds import join_round, leave_round
 from reach.errors import LinkDown, ReachError
 from reach.faults import Reason
 from reach.policy.retry import Retry
@@ -35,6 +36,16 @@ SETTLE_S: Final = 0.25
 """How long a broadcast waits for further answers once every instance known to be there has answered."""
 
 
+class _Open:
+    """The attempt of a stream that is open right now."""
+
+    __slots__ = ("inflow", "pending")
+
+    def __init__(self) -> None:
+        self.pending: Pending | None = None
+        self.inflow: Inflow | None = None
+
+
 class Outflow:
     """Streams, broadcasts and events of one client."""
 
@@ -50,27 +61,25 @@ class Outflow:
     ) -> AsyncIterator[Any]:
         """Yield the data of a stream. Raises the matching `ReachError` when it fails, at most once, at its end."""
         out = self._out
-        call = out.prepare(capability, given, options, kind="stream")
-        if options.timeout_s is None:
-            around = call.around.deadline
-            whole = call.began + clocks.max_duration_s
-            call.deadline = whole if around is None else min(whole, around)
+        call = out.prepare(capability, given, options, kind="stream", default_s=clocks.max_duration_s)
         call.envelope.type = "stream"
+        now_open = _Open()
         told = False
         try:
+            join_round(call, lambda: self._give_up(call, now_open))
             await out.admit(call)
             while True:
-                pending, inflow = await self._open_stream(call, clocks)
+                pending, inflow = await self._open_stream(call, clocks, now_open)
                 try:
-                    more, item = await inflow.next_data()
+                    more, item = await self._next(call, inflow)
                     while more:
                         call.data_frames += 1
                         yield item
-                        more, item = await inflow.next_data()
+                        more, item = await self._next(call, inflow)
                 finally:
                     self._close_stream(call, pending, inflow)
                 outcome: Reply | Failure = item
-                self._note(call, pending, outcome)
+                out.note(call, call.attempts[-1], pending, outcome)
                 if isinstance(outcome, Reply) and outcome.ok:
                     break
                 decision, outcome = out.judge(call, outcome)
@@ -83,6 +92,7 @@ class Outflow:
             told = True
             reply = out.tell(call, ended.failure)
         finally:
+            leave_round(call)
             out.release(call)
             if not told:
                 # The reader left (break, aclose) or was cancelled.
@@ -90,7 +100,7 @@ class Outflow:
         if not reply.ok:
             reply.unwrap()
 
-    async def _open_stream(self, call: Call, clocks: StreamClocks) -> tuple[Pending, Inflow]:
+    async def _open_stream(self, call: Call, clocks: StreamClocks, now_open: _Open) -> tuple[Pending, Inflow]:
         out = self._out
         pending = await out.publish(call, out.choose(call), whole=True)
 
@@ -104,17 +114,35 @@ class Outflow:
             inflow.settle(pending.future.result())
         else:
             pending.future.add_done_callback(lambda future: inflow.settle(future.result()))
+        now_open.pending, now_open.inflow = pending, inflow
+        if call.given_up:
+            self._give_up(call, now_open)
         return pending, inflow
 
+    async def _next(self, call: Call, inflow: Inflow) -> tuple[bool, Any]:
+        """Give the next datum, or the end; a whole reply in a stream's place is fetched where it is a blob."""
+        more, item = await inflow.next_data()
+        if not more or not isinstance(item, Reply):
+            return more, item
+        fetched = await self._out.claims.fetched(call, item)
+        return (True, fetched.data) if isinstance(fetched, Reply) else (False, fetched)
+
     def _close_stream(self, call: Call, pending: Pending, inflow: Inflow) -> None:
+        attempt = call.attempts[-1]
+        attempt.instance = pending.accepted or attempt.instance
+        attempt.took_ms = (monotonic() - call.began) * 1000 - attempt.started_ms
         if inflow.finished_by_far_end:
             self._out.mux.close_one(pending)
         else:
             self._out.mux.cancel(pending)
-        call.attempts[-1].took_ms = (monotonic() - call.began) * 1000 - call.attempts[-1].started_ms
 
-    def _note(self, call: Call, pending: Pending, outcome: Reply | Failure) -> None:
-        self._out.note(call, call.attempts[-1], pending, outcome)
+    def _give_up(self, call: Call, now_open: _Open) -> None:
+        """Its round has ended: the producer is told now, the reader when it looks again."""
+        call.given_up = True
+        if now_open.inflow is not None and now_open.pending is not None:
+            now_open.inflow.settle(Failure.of(Reason.CANCELLED))
+            if not now_open.inflow.finished_by_far_end:
+                self._out.mux.cancel(now_open.pending)
 
     # -- broadcast -----------------------------------------------------------------------------------
 
@@ -126,25 +154,36 @@ class Outflow:
         failure: Failure | None = None
         pending: Pending | None = None
         done = False
+
+        def give_up() -> None:
+            call.given_up = True
+            answers.put_nowait(Failure.of(Reason.CANCELLED))
+
         try:
+            join_round(call, give_up)
             await out.admit(call)
             expected = {card.instance for card in await out.directory.instances(capability)}
             pending = await self._publish_broadcast(call, answers)
             async for reply in self._collect(call, answers, expected):
                 reply.reach_id = call.reach_id
                 yield reply
-            failure = None if call.data_frames else Failure.of(Reason.NO_RESPONDERS)
+            if call.given_up:
+                failure = Failure.of(Reason.CANCELLED)
+            elif not call.data_frames:
+                failure = Failure.of(Reason.NO_RESPONDERS)
             done = True
         except Outlived as ended:
             failure = ended.failure
             done = True
         finally:
+            leave_round(call)
             if pending is not None:
                 out.mux.close_one(pending)
             out.release(call)
             if done:
                 latency_ms = (monotonic() - call.began) * 1000
-                out.remember(call, "failed" if failure is not None else "ok", failure, latency_ms)
+                word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
+                out.remember(call, word, failure, latency_ms)
             else:
                 out.tell_cancelled(call)
         if failure is not None:
@@ -161,6 +200,7 @@ class Outflow:
         self, call: Call, answers: asyncio.Queue[Reply | Failure], expected: set[str]
     ) -> AsyncIterator[Reply]:
         waiting = set(expected)
+        answered: set[str] = set()
         while True:
             left_s = call.deadline - monotonic()
             if not waiting and call.data_frames:
@@ -174,8 +214,11 @@ class Outflow:
                 return
             if isinstance(answer, Failure):
                 return
+            if answer.instance in answered:
+                continue  # While a link is renewed an answer may come over both.
             call.data_frames += 1
             if answer.instance is not None:
+                answered.add(answer.instance)
                 waiting.discard(answer.instance)
             yield answer
 

@@ -1,0 +1,74 @@
+"""Replacing a link that still works: the new one first, then the old one is drained.
+
+Done when the login was replaced on disk, and when the server says that it is about to stop (lame duck). Nothing
+that was under way is lost: requests in a queue group go to either link, answers to both (the reply side knows
+each call once), and the old link closes only after everything sent over it was handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+
+from reach.bus.why import short
+from reach.errors import ConfigError, LinkDown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reach.bus.connection import Connection
+    from reach.bus.internals import NatsLink
+
+_log = logging.getLogger("reach.bus")
+
+ROUND_TRIP_S: Final = 5.0
+DRAIN_S: Final = 30.0
+"""How long transfers that began on the old link may take to end."""
+
+_LOOK_S: Final = 0.05
+
+
+async def renew(connection: Connection) -> bool:
+    """Put a connection on a new link, on another server where there is one. Whether it came about."""
+    old = connection.link
+    if old is None:
+        return False
+    sids = [subscription.sid for subscription in connection.subscriptions]
+    here = old.address
+    for server in sorted(connection.known_servers, key=lambda each: each == here):
+        try:
+            new = await connection.dial(server, connection.settings.connect_timeout_s)
+        except (OSError, TimeoutError, nats.errors.Error, ConfigError, ValueError) as failed:
+            connection.last_error = short(failed)
+            continue
+        if connection.link is not old:
+            await new.abandon()
+            return False
+        connection.take(new)
+        await drain(old, [sid for sid in sids if sid])
+        return True
+    _log.warning(
+        "the link to %s could not be renewed: %s", connection.settings.display, connection.last_error
+    )
+    return False
+
+
+async def drain(old: NatsLink, sids: Iterable[int]) -> None:
+    """Let an old link hand on what is under way, then close it."""
+    sids = list(sids)
+    for sid in sids:
+        old.unlisten(sid)
+    with suppress(LinkDown, TimeoutError):
+        await old.round_trip(ROUND_TRIP_S)
+    for sid in sids:
+        old.forget(sid)
+    patience = monotonic() + DRAIN_S
+    while old.has_others and not old.is_closed and monotonic() < patience:  # noqa: ASYNC110 - nats-py has no event for it
+        await asyncio.sleep(_LOOK_S)
+    await old.close()
+    old.release_pongs()
