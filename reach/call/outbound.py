@@ -23,7 +23,7 @@ from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
-from reach.policy.retry import Decision, Retry, Unknown, decide, timeout_may_retry
+from reach.policy.retry import Decision, GiveUp, Retry, Unknown, decide, timeout_may_retry
 from reach.registry.structure import Check, compile_check
 from reach.wire import subjects
 from reach.wire.record import Attempt, CallKind, ReachRecord
@@ -301,6 +301,7 @@ class Outbound:
             failure = outcome
         if attempt.provider is None and attempt.instance is not None:
             attempt.provider = attempt.instance.rpartition("-")[0]
+        self.metrics.attempt_finished(call.capability, attempt.provider, failure)
         if failure is None:
             attempt.decision = "done"
             return
@@ -329,6 +330,8 @@ class Outbound:
             max_attempts=attempt.n if nobody else call.max_attempts,
         )
         attempt.decision = decision.word
+        if isinstance(decision, GiveUp):
+            self.metrics.retries_refused.add(call.capability, decision.why)
         if isinstance(decision, Unknown):
             return decision, Failure.of(Reason.OUTCOME_UNKNOWN, cause=decision.cause)
         if isinstance(decision, Retry) and decision.elsewhere and attempt.instance is not None:

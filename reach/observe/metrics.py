@@ -209,6 +209,15 @@ class Metrics:
         self.calls.add(capability, lane, result_of(failure))
         self.latency.observe(latency_ms / 1000, capability, lane)
 
+    def attempt_finished(self, capability: str, provider: str | None, failure: Failure | None) -> None:
+        """Count one try of a call."""
+        self.attempts.add(capability, provider or "none", result_of(failure))
+
+    def request_served(self, capability: str, failure: Failure | None, took_ms: float) -> None:
+        """Count a request that an agent answered."""
+        self.served.add(capability, result_of(failure))
+        self.served_latency.observe(took_ms / 1000, capability)
+
     def add(self, family: Counter | Histogram) -> None:
         """Have one more family. Raises `ValueError` when its name is taken."""
         if any(family.name == other.name for other in self.families):

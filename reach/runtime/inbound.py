@@ -361,7 +361,9 @@ class Inbound:
         self._wheel.discard(job.token, job.slot)
         served.done += 1
         served.failed += failure is not None
-        served.busy_ms += (monotonic() - job.received) * 1000
+        took_ms = (monotonic() - job.received) * 1000
+        served.busy_ms += took_ms
+        self._bus.metrics.request_served(served.name, failure, took_ms)
         if not job.handed_over:
             self._free(job)
         if not self._jobs:
