@@ -107,7 +107,10 @@ class Fault:
         return self.zh if language.lower().startswith("zh") else self.en
 
 
-_CALM_EN: Final = "This capability is not available right now. Do not change the parameters; use another way or tell the user."
+_CALM_EN: Final = (
+    "This capability is not available right now. "
+    "Do not change the parameters; use another way or tell the user."
+)
 _CALM_ZH: Final = "该能力暂时不可用。请不要修改参数；请改用其他途径或告知用户。"
 _UNSURE_EN: Final = "It is not known whether this was done. Do not repeat it; check, or ask."
 _UNSURE_ZH: Final = "无法确定该操作是否已执行。请勿重复；请核实或询问相关人员。"
