@@ -7,12 +7,11 @@ when stdin does, so that nothing is left when the orchestrator dies.
 
 import asyncio
 import gc
-import json
 import sys
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+from bench.channel import orders, tell
 from bench.contenders import CONTENDERS, Contender
 from bench.hotspots import Sampler
 from bench.load import Call, drive
@@ -49,22 +48,6 @@ class Peer:
                 raise ValueError(f"an order is run, watch, watched or about, not {order!r}")
 
 
-async def _orders() -> AsyncIterator[dict[str, Any]]:
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    try:
-        while line := await reader.readline():
-            yield json.loads(line)
-    finally:
-        transport.close()
-
-
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
 async def _main(side: str, name: str) -> None:
     contender = CONTENDERS[name]
     async with AsyncExitStack() as stack:
@@ -75,9 +58,9 @@ async def _main(side: str, name: str) -> None:
             await stack.enter_async_context(contender.answers())
         peer = Peer(contender, call)
         gc.freeze()  # What was imported is not looked at again by the collector, for any contender.
-        _tell({"ready": True})
-        async for order in _orders():
-            _tell(await peer.follow(order))
+        tell({"ready": True})
+        async for order in orders():
+            tell(await peer.follow(order))
 
 
 if __name__ == "__main__":

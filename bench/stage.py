@@ -4,6 +4,7 @@ All processes live through the whole run, and only one pair works at a time. Wha
 that is not installed, no node) is left out, with the reason.
 """
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -17,8 +18,11 @@ from typing import Any, Final
 from bench import moleculer
 from bench.contenders import CONTENDERS, REACH
 from bench.process import PeerProcess
+from reach.bus.connection import Connection
 from reach.bus.embedded import ANY_PORT, EmbeddedServer
-from reach.bus.settings import resolve
+from reach.bus.keys import Role
+from reach.bus.provision import provision
+from reach.bus.settings import Settings, resolve
 
 LABELS: Final = {**{one.name: one.label for one in CONTENDERS.values()}, "moleculer": "Moleculer (Node)"}
 """All contenders that can be asked for, by name, in the order of tables."""
@@ -72,7 +76,7 @@ def open_stage(names: Sequence[str]) -> Iterator[Stage]:
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reach-bench-")))
-        server = stack.enter_context(EmbeddedServer.start(folder / "home", port=ANY_PORT))
+        server = stack.enter_context(start_server(folder))
         pairs: dict[str, Pair] = {}
         left_out: dict[str, str] = {}
         for name in names:
@@ -83,6 +87,25 @@ def open_stage(names: Sequence[str]) -> Iterator[Stage]:
                 continue
             pairs[name] = _start(name, sides, folder, stack)
         yield Stage(home=folder / "home", server=server, pairs=pairs, left_out=left_out)
+
+
+def start_server(folder: Path) -> EmbeddedServer:
+    """Start the embedded server of `folder`, with the buckets that the platform makes. Raises `ConfigError`."""
+    server = EmbeddedServer.start(folder / "home", port=ANY_PORT)
+    try:
+        asyncio.run(_provision(resolve(role=Role.PLATFORM, env=environment(folder))))
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+async def _provision(settings: Settings) -> None:
+    connection = await Connection.open(settings, role=Role.PLATFORM.value)
+    try:
+        await provision(connection.jetstream())
+    finally:
+        await connection.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,147 @@
+"""The calls: so many at once, each counted where it ended, and one instance lost on the way.
+
+The instance is asked how many calls it holds and killed in the same moment. What it held shows in the records of the
+calls: their first attempt ended with the instance, and another instance answered the second.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from examples.demo.documents import Document
+from examples.demo.processes import Program
+from reach.bus.connection import Connection
+from reach.call.client import Bus
+from reach.errors import LinkDown, ReachError
+from reach.observe.records import MemorySink
+from reach.wire import codec, subjects
+from reach.wire.record import Attempt
+from reach.wire.reply import Reply
+
+CAPABILITY: Final = "invoice.extract"
+HELD_AT_LEAST: Final = 3
+"""Calls that the instance holds when it is killed."""
+
+_WISHED_HELD: Final = 5
+_BEGIN_SHARE: Final = 0.2
+_SETTLE_SHARE: Final = 0.5
+_POLL_S: Final = 0.005
+_PING_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one document's call ended. `first` is its first attempt, where there was a second."""
+
+    document: Document
+    reply: Reply
+    first: Attempt | None
+
+    @property
+    def invoice(self) -> dict[str, Any]:
+        """What was read, as plain JSON; empty when it failed."""
+        return self.reply.data if self.reply.ok and isinstance(self.reply.data, dict) else {}
+
+    @property
+    def number(self) -> str:
+        """The invoice's number."""
+        return str(self.invoice.get("number", ""))
+
+    @property
+    def supplier(self) -> str:
+        """The seller's name."""
+        return str((self.invoice.get("seller") or {}).get("name", ""))
+
+    @property
+    def total(self) -> str:
+        """The grand total, as the document states it."""
+        return str((self.invoice.get("totals") or {}).get("total") or "")
+
+    @property
+    def currency(self) -> str:
+        """Its currency."""
+        return str(self.invoice.get("currency") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The instance that was killed, and how many calls it said that it held."""
+
+    instance: str
+    pid: int
+    held: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far it is; `lost` is set when an instance was killed."""
+
+    total: int
+    done: int = 0
+    lost: Loss | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of the documents that are done."""
+        return self.done / self.total if self.total else 1.0
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads documents over one bus. `sink` is the memory of the bus's recorder."""
+
+    bus: Bus
+    sink: MemorySink
+    concurrency: int
+    timeout_s: float
+    on_change: Callable[[Progress], None]
+    progress: Progress = field(default_factory=lambda: Progress(0))
+
+    async def read(self, documents: Sequence[Document]) -> list[Reading]:
+        """Read them all; in the order given."""
+        self.progress.total = len(documents)
+        replies: list[Reply | None] = [None] * len(documents)
+        waiting = iter(enumerate(documents))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self.concurrency, len(documents))):
+                group.create_task(self._work(waiting, replies))
+        firsts = {
+            record.reach_id: record.attempts[0] for record in self.sink.records if len(record.attempts) > 1
+        }
+        return [
+            Reading(document, reply, firsts.get(reply.reach_id or ""))
+            for document, reply in zip(documents, replies, strict=True)
+            if reply is not None
+        ]
+
+    async def _work(self, waiting: Iterator[tuple[int, Document]], replies: list[Reply | None]) -> None:
+        for place, document in waiting:
+            params = {"file": document.path.read_bytes(), "filename": document.name}
+            replies[place] = await self.bus.request(CAPABILITY, params, timeout_s=self.timeout_s)
+            self.progress.done += 1
+            self.on_change(self.progress)
+
+    async def lose_one(self, agents: Sequence[Program], control: Connection) -> None:
+        """Kill an instance when a fifth is done and it holds enough calls; `control` may ask instances."""
+        while self.progress.share < 1:
+            held = await asyncio.gather(*(_held(agent, control) for agent in agents))
+            most = max(range(len(agents)), key=held.__getitem__)
+            enough = _WISHED_HELD if self.progress.share < _SETTLE_SHARE else HELD_AT_LEAST
+            if self.progress.share >= _BEGIN_SHARE and held[most] >= enough:
+                agents[most].kill()
+                self.progress.lost = Loss(agents[most].facts["instance"], agents[most].pid, held[most])
+                self.on_change(self.progress)
+                return
+            await asyncio.sleep(_POLL_S)
+
+
+async def _held(agent: Program, control: Connection) -> int:
+    """Ask an instance how many calls it has in work; 0 when it does not say."""
+    subject = subjects.ctl(agent.facts["instance"], "ping")
+    try:
+        answer = codec.unpack(await control.request(subject, codec.pack({}), timeout_s=_PING_S))
+    except (LinkDown, ReachError):
+        return 0
+    held = answer.get("inflight")
+    return held if isinstance(held, int) else 0
