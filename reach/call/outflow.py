@@ -220,7 +220,15 @@ class Outflow:
             if answer.instance is not None:
                 answered.add(answer.instance)
                 waiting.discard(answer.instance)
-            yield answer
+            yield answer if answer.blob is None else await self._whole(call, answer)
+
+    async def _whole(self, call: Call, answer: Reply) -> Reply:
+        """Give an answer whose data stood in the blob store; a failed one when it is not to be had."""
+        fetched = await self._out.claims.fetched(call, answer)
+        if isinstance(fetched, Reply):
+            return fetched
+        answer.ok, answer.data, answer.blob, answer.error = False, None, None, fetched
+        return answer
 
     # -- publish -------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Inbound:
             received=delivery.received,
             deadline=delivery.received + timeout_s,
         )
-        refusal = self._refusal(job)
+        refusal = self._refusal(job, len(delivery.data))
         if refusal is not None:
             served.refused += 1
             if job.wants_answer:
@@ -132,10 +132,12 @@ class Inbound:
         envelope.capability = served.name
         return envelope
 
-    def _refusal(self, job: Job) -> Failure | None:
-        """Why a request is not started, or None. Everything here is `executed=no`."""
+    def _refusal(self, job: Job, size: int) -> Failure | None:
+        """Why a request of `size` bytes is not started, or None. Everything here is `executed=no`."""
         now = monotonic()
         served = job.served
+        if size > served.card.max_payload_bytes and (refusal := _too_large(job, size)) is not None:
+            return refusal
         if job.deadline <= now:
             return Failure.of(Reason.DEADLINE, executed=Executed.NO)
         expires_at = job.envelope.expires_at
@@ -392,6 +394,16 @@ class Inbound:
             self._accept_timer = None
         self._to_accept.clear()
         self._wheel.close()
+
+
+def _too_large(job: Job, size: int) -> Failure | None:
+    """Refuse a payload over the card's limit; an envelope is not counted."""
+    most = job.served.card.max_payload_bytes
+    size = min(size, len(codec.pack(job.envelope.payload)) if job.envelope.frames else size)
+    if size <= most:
+        return None
+    message = f"the payload has {size} bytes; {job.served.name} takes at most {most}"
+    return Failure.of(Reason.TOO_LARGE, message)
 
 
 def _reach_id(job: Job) -> str:

@@ -84,7 +84,7 @@ class Job:
     @property
     def in_frames(self) -> bool:
         """Whether the answer is a stream of frames rather than one reply."""
-        return self.served.is_stream and self.envelope.frames
+        return self.served.is_stream and self.envelope.frames and self.envelope.type == "stream"
 
     def stop(self, why: EndedBy) -> None:
         """End the handler's scope from outside."""
