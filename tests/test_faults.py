@@ -101,13 +101,14 @@ def test_every_exception_has_a_reason_of_its_own_code(code: Code) -> None:
 
 def test_a_refused_connection_and_an_unknown_failure_are_told_calmly() -> None:
     """ERR-4: what a model cannot change is told in one calm sentence that asks for no new parameters."""
-    calm = [
-        row.en for row in FAULTS.values() if row.code is Code.CONN_REFUSED or row.reason is Reason.UNMAPPED
-    ]
-    assert {
+    calm = (
         "This capability is not available right now. Do not change the parameters; "
         "use another way or tell the user."
-    } == set(calm)
+    )
+    told = {
+        row.en for row in FAULTS.values() if row.code is Code.CONN_REFUSED or row.reason is Reason.UNMAPPED
+    }
+    assert {calm} == told
     assert (
         "It is not known whether this was done. Do not repeat it; check, or ask."
         == fault(Reason.OUTCOME_UNKNOWN).en
