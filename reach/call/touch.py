@@ -37,12 +37,15 @@ T = TypeVar("T")
 class _Named:
     """Looks like the function it stands for."""
 
+    __name__: str
+    __qualname__: str
+
     def __init__(self, function: Callable[..., Any], capability: str) -> None:
         functools.update_wrapper(self, function)  # type: ignore[arg-type]  # an object that is called
         self.capability = capability
 
     def __repr__(self) -> str:
-        return f"<function {getattr(self, '__qualname__', '?')} of {self.capability!r}>"
+        return f"<function {self.__qualname__} of {self.capability!r}>"
 
 
 class TouchedAsync(_Named, Generic[P, R]):
@@ -93,7 +96,7 @@ class Touched(_Named, Generic[P, R]):
                 f"{self._stub.face.label} is a plain function and would block the running event loop: declare it "
                 "`async def` and await it, or call it in a thread"
             )
-        future = _submit(self._stub.capability, params, self._options)
+        future = _from_thread(self._stub.capability, params, self._options)
         try:
             reply = future.result()
         except BaseException:
@@ -158,8 +161,9 @@ def touch(capability: str, *, bus: Bus | None = None, **options: Unpack[CallOpti
         @reach.touch("order.query", timeout_s=3)
         async def query_orders(account_id: str, date_from: date) -> list[Order]: ...
 
-    `options` are those of `bus.request`, for every call. Without `bus` the one that is open in the running loop
-    is used, else a connection of this process in the background (as `reach.connect()` finds it). Raises
+    `options` are those of `bus.request`, for every call. Without `bus` a handler uses its agent's, other code the
+    one that is open in the running loop, else a connection of this process in the background (as
+    `reach.connect()` finds it). Raises
     `TypeError`, `ValueError`, `NameRefused` at decoration for what could not work.
     """
     NO_OPTIONS.merged(options)  # Refuses now what would be refused at every call.
@@ -301,6 +305,15 @@ def _submit(capability: str, params: Any, options: CallOptions) -> Future[Reply]
             _will_leave = True
     future: Future[Reply] = portal.start_task_soon(_call, bus, capability, params, options)
     return future
+
+
+def _from_thread(capability: str, params: Any, options: CallOptions) -> Future[Reply]:
+    """Start a call from plain code: over the agent's own bus inside a handler, else over the one in the background."""
+    around = ambient.around_thread()
+    if around is None:
+        return _submit(capability, params, options)
+    bus, loop = around
+    return asyncio.run_coroutine_threadsafe(bus.request(capability, params, **options), loop)
 
 
 async def _call(bus: Bus, capability: str, params: Any, options: CallOptions) -> Reply:
