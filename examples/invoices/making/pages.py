@@ -49,7 +49,7 @@ def visible_invoice(sample: Sample, *, xml: bytes | None = None, xml_name: str =
     write(pdf, sample.buyer.street)
     write(pdf, f"{sample.buyer.postal_code} {sample.buyer.city}")
     pdf.ln(10)
-    write(pdf, f"{sample.number}   {sample.issued.isoformat()}", size=12, bold=True)
+    write(pdf, f"Invoice {sample.number}   Date {sample.issued.isoformat()}", size=12, bold=True)
     pdf.ln(4)
     with pdf.table(col_widths=(8, 50, 14, 14, 14), headings_style=FontFace(emphasis="B")) as table:
         for cells in (("#", "Item", "Qty", "Price", sample.currency), *_rows(sample)):

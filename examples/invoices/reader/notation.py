@@ -55,7 +55,7 @@ _NUMBER: Final = re.compile(
 _GROUPED_ALONE: Final = re.compile(rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+")
 _MINUS: Final = "-−–"
 _MONEY_AROUND: Final = re.compile(rf"(?:{'|'.join(re.escape(sign) for sign in _SYMBOLS)}|{'|'.join(_CODES)})")
-
+_MINUS_CURRENCY: Final = re.compile(rf"(?<!\w)[{_MINUS}]\s?(?:{_MONEY_AROUND.pattern})\s?$")
 _GOES_ON: Final = re.compile(r"[^\W\d_]{1,2}\d|[/_]\w|-\w|\.\d")
 _DECIMALS: Final = re.compile(r"[.,]\d{2}$")
 
@@ -167,7 +167,7 @@ class Notation:
         decimals = _DECIMALS.search(match.group()) is not None
         value = self.decimal(match.group())
         return Number(
-            value=-value if _negative(before, after, by_currency=by_currency, decimals=decimals) else value,
+            value=-value if _negative(before, after, decimals=decimals) else value,
             start=match.start(),
             end=match.end(),
             percent=percent,
@@ -220,14 +220,14 @@ def _part_of_word(before: str, after: str) -> bool:
     return glued or dashed or inside or _GOES_ON.match(after) is not None
 
 
-def _negative(before: str, after: str, *, by_currency: bool, decimals: bool) -> bool:
+def _negative(before: str, after: str, *, decimals: bool) -> bool:
     """`-5,00`, `- € 5,00`, `(5.00)` and `5,00-`."""
     lead = before[-1:]
     if lead == "(":
         return re.match(r"\s?\)", after) is not None
-    spaced = by_currency and before.rstrip()[-1:] in tuple(_MINUS)
+    across = _MINUS_CURRENCY.search(before[-8:]) is not None
     trailing = decimals and re.match(rf"\s?[{_MINUS}](?:\s|$)", after) is not None
-    return (lead != "" and lead in _MINUS) or spaced or trailing
+    return (lead != "" and lead in _MINUS) or across or trailing
 
 
 def _month(name: str) -> int | None:
