@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 CALL_EXAMPLES = (
     ("Text parameters", "reach call greet name=Ada"),
     ("JSON parameters: numbers, lists, objects", "reach call sum numbers:='[1, 2, 3]'"),
-    ("A file as bytes; JSON from a file", "reach call invoice.extract file=@invoice.pdf hints:=@hints.json"),
+    ("A file as bytes", "reach call invoice.extract content=@invoice.pdf"),
+    ("JSON from a file", "reach call order.place order:=@order.json"),
     ("All parameters from stdin", """echo '{"name": "Ada"}' | reach call greet -"""),
     ("At most two seconds, and show the way taken", "reach call greet name=Ada --timeout 2 --verbose"),
     ("For programs", "reach call greet name=Ada --json | jq .data"),

@@ -22,7 +22,10 @@ from reach.policy.restart import GiveUp, RestartBook
 from reach.runtime import platform
 
 DEMO_INSTANCES: Final = 3
-DEMO_TARGET: Final = "examples.invoices.agent:agent"
+DEMO_TARGETS: Final = ("examples.invoices.agent", "examples.invoice_agent")
+"""Modules that may hold the demo's agent, in a checkout; the first that is there serves."""
+
+DEMO_CALL: Final = "reach call invoice.extract content=@examples/invoices/samples/facturx_simple.pdf"
 
 _READY_S: Final = 60.0
 _PLATFORM_STOP_S: Final = 10.0
@@ -57,25 +60,25 @@ class Household:
 
     def live(self) -> None:
         """Start, run until a signal, stop. Raises `ConfigError`, `Refusal`."""
-        demo_folder = find_demo() if self._wish.demo else None
+        demo = find_demo() if self._wish.demo else None
         if self._wish.url is None:
             with _waiting("Starting NATS …"):
-                self._server = self._start_server()
+                self._server = self._start_server(self._wish.port)
             if not self._server.owned:
                 self._tell_found(self._server)
                 return
             self._warn(self._server)
         try:
-            asyncio.run(self._run(demo_folder))
+            asyncio.run(self._run(demo))
         finally:
             if self._server is not None:
                 self._server.stop()
         if not self._wish.as_json:
             output.say("Stopped.")
 
-    def _start_server(self) -> EmbeddedServer:
+    def _start_server(self, port: int | None) -> EmbeddedServer:
         wish = self._wish
-        return EmbeddedServer.start(wish.home, port=wish.port, host=wish.host, sync_always=wish.sync_always)
+        return EmbeddedServer.start(wish.home, port=port, host=wish.host, sync_always=wish.sync_always)
 
     def _warn(self, server: EmbeddedServer) -> None:
         if server.note:
@@ -89,12 +92,11 @@ class Household:
 
     # -- running -------------------------------------------------------------------------------------
 
-    async def _run(self, demo_folder: Path | None) -> None:
+    async def _run(self, demo: Demo | None) -> None:
         self._platform = Keeper(self._platform_job(), log=self._say)
-        if demo_folder is not None:
-            self._agents = [
-                Keeper(self._demo_job(demo_folder, n), log=self._say) for n in range(1, DEMO_INSTANCES + 1)
-            ]
+        if demo is not None:
+            numbers = range(1, DEMO_INSTANCES + 1)
+            self._agents = [Keeper(self._demo_job(demo, number), log=self._say) for number in numbers]
         stop = asyncio.Event()
         with self._signals(stop):
             try:
@@ -156,7 +158,8 @@ class Household:
             self._say("NATS ended. Starting it again.")
             await asyncio.sleep(decision.delay_s)
             self._server.stop()
-            self._server = await asyncio.to_thread(self._start_server)
+            # At the same address: clients come back to where it was.
+            self._server = await asyncio.to_thread(self._start_server, self._server.info.port)
 
     # -- telling -------------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class Household:
         output.line(f"✔ Reach is ready at {self._address}  (Ctrl-C stops it)")
         output.line(f"  state folder   {self._wish.home}")
         if self._wish.demo:
-            output.line("  demo           reach call invoice.extract file=@examples/invoices/samples/…")
+            output.line(f"  demo           {DEMO_CALL}")
         output.line("  serve          reach run my_module:agent")
         output.line("  call           reach caps, then reach call CAPABILITY key=value")
 
@@ -193,7 +196,7 @@ class Household:
         if self._wish.port not in {None, 0, server.info.port}:
             output.say(server.note, style="yellow")
         if self._wish.demo:
-            output.say(f"To add the demo's agents to it: reach run {DEMO_TARGET}")
+            output.say(f"To add the demo's agent to it, in a checkout: reach run {find_demo().target}")
 
     def _facts(self, status: str) -> dict[str, object]:
         facts: dict[str, object] = {"status": status, "url": self._address, "home": str(self._wish.home)}
@@ -218,25 +221,33 @@ class Household:
             stop_s=_PLATFORM_STOP_S,
         )
 
-    def _demo_job(self, folder: Path, number: int) -> Job:
-        command = [sys.executable, "-m", "reach.cli.main", "run", DEMO_TARGET, "--json"]
+    def _demo_job(self, demo: Demo, number: int) -> Job:
+        command = [sys.executable, "-m", "reach.cli.main", "run", demo.target, "--json"]
         return Job(
             name=f"Demo agent {number}",
             command=[sys.executable, "-I", "-S", leash.__file__, str(_AGENT_STOP_S), *command],
             env=environment(self._wish.home, url=self._wish.url),
-            folder=folder,
+            folder=demo.folder,
             is_ready=lambda line: '"status":"ready"' in line,
             hopeless=frozenset({int(Exit.SETUP), int(Exit.USAGE)}),
             stop_s=_AGENT_STOP_S + 5,
         )
 
 
-def find_demo() -> Path:
-    """Give the folder that holds the demo: this checkout, or the current folder. Raises `Refusal`."""
-    inside = Path("examples", "invoices", "agent.py")
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """Where the demo's agent is: the folder to run in, and its target for `reach run`."""
+
+    folder: Path
+    target: str
+
+
+def find_demo() -> Demo:
+    """Find the demo in this checkout, or in the current folder. Raises `Refusal`."""
     for folder in (Path(__file__).resolve().parents[2], Path.cwd()):
-        if (folder / inside).is_file():
-            return folder
+        for module in DEMO_TARGETS:
+            if (folder / f"{module.replace('.', '/')}.py").is_file():
+                return Demo(folder, f"{module}:agent")
     raise Refusal(
         Exit.SETUP,
         "The demo is not here: an installed package does not carry it.",

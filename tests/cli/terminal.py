@@ -114,19 +114,23 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Reach:
-    """The command `reach` with one environment, in one folder."""
+    """The command `reach` with one environment, in one folder; `env` of a call changes it, None removes."""
 
     env: Mapping[str, str]
     cwd: Path
 
     def __call__(
-        self, *arguments: str | Path, stdin: str | bytes = "", timeout_s: float = 60.0, **changes: str | None
+        self,
+        *arguments: str | Path,
+        stdin: str | bytes = "",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str | None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         done = subprocess.run(
             [*COMMAND, *map(str, arguments)],
             input=stdin.encode() if isinstance(stdin, str) else stdin,
-            env=self.changed(changes),
+            env=self.changed(env),
             cwd=self.cwd,
             capture_output=True,
             check=False,
@@ -135,17 +139,20 @@ class Reach:
         out, err = (text.decode("utf-8", "surrogateescape") for text in (done.stdout, done.stderr))
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
-    def changed(self, changes: Mapping[str, str | None]) -> dict[str, str]:
-        merged: dict[str, str | None] = {**self.env, **changes}
+    def changed(self, changes: Mapping[str, str | None] | None) -> dict[str, str]:
+        merged: dict[str, str | None] = {**self.env, **(changes or {})}
         return {name: value for name, value in merged.items() if value is not None}
 
     def start(
-        self, *arguments: str | Path, stdin: int = subprocess.DEVNULL, **changes: str | None
+        self,
+        *arguments: str | Path,
+        stdin: int = subprocess.DEVNULL,
+        env: Mapping[str, str | None] | None = None,
     ) -> subprocess.Popen[str]:
         """Start it, and leave it running."""
         return subprocess.Popen(
             [*COMMAND, *map(str, arguments)],
-            env=self.changed(changes),
+            env=self.changed(env),
             cwd=self.cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -155,10 +162,10 @@ class Reach:
 
     @contextmanager
     def running(
-        self, *arguments: str | Path, until: str, **changes: str | None
+        self, *arguments: str | Path, until: str, env: Mapping[str, str | None] | None = None
     ) -> Iterator[subprocess.Popen[str]]:
         """Start it, wait until it prints `until`, and end it in order afterwards."""
-        process = self.start(*arguments, **changes)
+        process = self.start(*arguments, env=env)
         try:
             wait_for_line(process, until)
             yield process

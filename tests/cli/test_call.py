@@ -102,15 +102,15 @@ def test_nobody_there_is_told_at_once_and_calmly(at_bus: Reach) -> None:
     "locale",
     [{"REACH_LANG": "zh"}, {"LANG": "zh_CN.UTF-8"}, {"LANG": "en_GB.UTF-8", "LC_ALL": "zh_CN.UTF-8"}],
 )
-def test_messages_follow_the_language(at_bus: Reach, locale: dict[str, str]) -> None:
+def test_messages_follow_the_language(at_bus: Reach, locale: dict[str, str | None]) -> None:
     """REACH_LANG, else the locale, decides the language of the message (ERR-4)."""
-    done = at_bus("call", "nobody.home", **locale)
+    done = at_bus("call", "nobody.home", env=locale)
     assert "该能力暂时不可用。" in done.stderr
 
 
 def test_translated_message_keeps_what_only_the_agent_knew(at_bus: Reach) -> None:
     """A message of the agent's own follows the translated sentence."""
-    done = at_bus("call", "order.price", "count=3", REACH_LANG="zh")
+    done = at_bus("call", "order.price", "count=3", env={"REACH_LANG": "zh"})
     assert "参数不符合该能力的要求。 item is missing (wanted text)" in done.stderr
 
 

@@ -91,11 +91,14 @@ async def key(patient: Patient) -> Finding:
 
 def _key_fault(error: ConfigError) -> Finding:
     finding = told(str(error))
-    if "does not exist" in finding.found and ".nk" in finding.found:
+    if "does not exist" not in finding.found:
+        return finding
+    if finding.found.lower().startswith(("key of role", "folder of keys")):
         return bad(
             finding.found, fix="Stop `reach up` and start it again: it makes the keys that are missing."
         )
-    return finding
+    variable = finding.found.partition(":")[0]
+    return bad(finding.found, fix=f"Correct {variable}, or unset it where the key of `reach up` will do.")
 
 
 CHECKS = (

@@ -111,7 +111,7 @@ def _refused(patient: Patient, error: ConfigError) -> Finding:
             "The server wants credentials, and none are given.",
             fix="Set REACH_NKEY=/path/of/seed.nk or REACH_CREDS=/path/of/user.creds.",
         )
-    if patient.is_local and login_used.kind == "nkey":
+    if patient.is_local and login_used.source.startswith("key of role"):
         return bad(
             f"The server does not know the {login_used.source}: it was made after the server started.",
             fix="Stop `reach up` and start it again: it tells the server about its keys.",

@@ -1,0 +1,111 @@
+"""`reach run`: agents from modules, with errors that know what was meant."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from reach.cli.exits import Exit
+from tests.cli.terminal import SHOP, Reach, end, wait_for_line, wait_until
+
+EMPTY = "import reach\n\nagent = reach.Agent('empty')\nother = 3\n"
+TWO = (
+    SHOP
+    + "\n\nsecond = reach.Agent('second')\n\n\n@second.capability('two')\nasync def two() -> int:\n    return 2\n"
+)
+
+
+@pytest.fixture
+def here(at_bus: Reach) -> Reach:
+    """The command, in a folder with modules."""
+    (at_bus.cwd / "shop.py").write_text(SHOP)
+    (at_bus.cwd / "empty.py").write_text(EMPTY)
+    (at_bus.cwd / "two.py").write_text(TWO)
+    (at_bus.cwd / "broken.py").write_text("import reach\n\n1 / 0\n")
+    (at_bus.cwd / "syntax.py").write_text("def f(:\n")
+    (at_bus.cwd / "needs.py").write_text("import no_such_package\n")
+    return at_bus
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [
+        ("shp:agent", Exit.USAGE, "Did you mean shop?"),
+        ("nothing.like_it", Exit.USAGE, "There is no module 'nothing.like_it' in"),
+        ("shop:agnt", Exit.USAGE, "Did you mean shop:agent?"),
+        ("shop:zzz", Exit.USAGE, "Agents there: shop:agent"),
+        ("shop:Order", Exit.USAGE, "shop:Order is not an agent but the class Order."),
+        ("empty:other", Exit.USAGE, "empty:other is not an agent but a int."),
+        ("empty:agent", Exit.USAGE, "empty:agent serves nothing yet."),
+        ("two", Exit.USAGE, "Say which: two:agent two:second"),
+        ("1x:agent", Exit.USAGE, "is not the name of a module"),
+        ("broken:agent", Exit.SETUP, "broken cannot be imported: ZeroDivisionError: division by zero"),
+        ("syntax:agent", Exit.SETUP, "syntax.py:1"),
+        ("needs:agent", Exit.SETUP, "it needs 'no_such_package', which is not installed."),
+    ],
+)
+def test_what_cannot_be_served_is_told(here: Reach, target: str, code: Exit, said: str) -> None:
+    """A target that is not there, or is no agent, is answered with what is."""
+    done = here("run", target)
+    assert (code, "") == (done.returncode, done.stdout)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_place_of_a_failing_import_is_the_users_line(here: Reach) -> None:
+    """The line that failed is named, not our own."""
+    assert f"{here.cwd / 'broken.py'}:3" in here("run", "broken:agent").stderr
+
+
+def test_several_agents_in_one_process(here: Reach) -> None:
+    """Two agents of one module serve side by side; both are told as ready."""
+    process = here.start("run", "two:agent", "two:second", "--json")
+    try:
+        ready = [json.loads(wait_for_line(process, "ready")) for _ in range(2)]
+        assert {"shop", "second"} == {str(one["instance"]).rpartition("-")[0] for one in ready}
+        assert "2\n" == here("call", "two").stdout
+    finally:
+        assert 0 == end(process)
+
+
+def test_path_of_a_file_is_understood(here: Reach) -> None:
+    """`reach run ./shop.py` is what a person types after TAB."""
+    process = here.start("run", "./shop.py", "--json")
+    wait_for_line(process, "ready")
+    assert 0 == end(process)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_call_in_work_is_answered_before_it_leaves(here: Reach, number: int, tmp_path: Path) -> None:
+    """On Ctrl-C and SIGTERM an agent finishes what it has (LIFE-7), and ends with 0."""
+    (here.cwd / "lone.py").write_text(SHOP.replace('"shop"', '"lone"').replace('"write"', '"lone.write"'))
+    process = here.start("run", "lone", "--json")
+    wait_for_line(process, "ready")
+    begun = tmp_path / "begun"
+    caller = here.start("call", "lone.write", "n=7", f"path={begun}", "seconds=1.5")
+    wait_until(begun.exists)
+    assert 0 == end(process, number=number)
+    out, err = caller.communicate(timeout=20)
+    assert (0, "7\n") == (caller.returncode, out), err
+
+
+def test_no_server_is_exit_code_three(reach: Reach) -> None:
+    """Where no NATS runs, the agent does not start, and says how to get one."""
+    (reach.cwd / "shop.py").write_text(SHOP)
+    done = reach("run", "shop:agent")
+    assert (Exit.NO_CONNECTION, True) == (done.returncode, "reach up" in done.stderr)
+
+
+def test_watch_starts_again_when_a_file_changes(here: Reach) -> None:
+    """With --watch an edited agent serves what it says now."""
+    pytest.importorskip("watchfiles")
+    module = here.cwd / "edited.py"
+    module.write_text(SHOP.replace('"shop"', '"edited"').replace('"text.upper"', '"edited.before"'))
+    process = here.start("run", "edited", "--watch", "--json")
+    try:
+        assert "edited.before" in wait_for_line(process, "ready")
+        module.write_text(module.read_text().replace("edited.before", "edited.after"))
+        assert "edited.after" in wait_for_line(process, "ready")
+    finally:
+        end(process, number=signal.SIGINT)
