@@ -227,7 +227,7 @@ async def test_a_transfer_leaves_no_subscription(system: Any) -> None:
         blobs = Blobs(caller)
 
         def counted(connection: Connection) -> tuple[int, int, int]:
-            return (len(connection._subscriptions), len(connection._followers), len(connection.denials))
+            return (len(connection.subscriptions), len(connection._followers), len(connection.denials))
 
         before = counted(caller)
         ref = await blobs.put(content(5000), bucket=BUCKET)
