@@ -32,7 +32,9 @@ def ubl_xml(sample: Sample, *, stated_total: Decimal | None = None) -> bytes:
     _party(_group(root, "AccountingSupplierParty"), sample.seller)
     _party(_group(root, "AccountingCustomerParty"), sample.buyer)
     _basic(_group(root, "Delivery"), "ActualDeliveryDate", sample.delivered.isoformat())
-    _basic(_group(root, "PaymentMeans"), "PaymentMeansCode", "30")
+    means = _group(root, "PaymentMeans")
+    _basic(means, "PaymentMeansCode", "30")
+    _basic(_group(means, "PayeeFinancialAccount"), "ID", "DE02120300000000202051")
     _tax_total(root, sample)
     _totals(root, sample, stated_total)
     for position, item in enumerate(sample.items, start=1):
