@@ -2,6 +2,7 @@
 
 import base64
 import json
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -59,3 +60,23 @@ def test_a_document_that_cannot_be_read_is_the_callers_to_mend() -> None:
         reach.Advice.FIX_PARAMS,
     )
     assert failure.message.startswith("pdf_truncated: march.pdf: the PDF breaks off after")
+
+
+async def test_over_the_bus_documents_come_back_as_invoices_or_failures(
+    reach_agent: Any, reach_bus: reach.Bus
+) -> None:
+    """Served and called for real: bytes and base64 are read, and a damaged document is a structured failure."""
+    await reach_agent(agent)
+    for content in (SAMPLE, base64.b64encode(SAMPLE).decode()):
+        reply = await reach_bus.request("invoice.extract", {"content": content, "filename": "march.pdf"})
+        assert Invoice.model_validate(reply.unwrap()) == extract(Document(content=SAMPLE))
+    damaged = (FOLDER / "damaged_truncated.pdf").read_bytes()
+    reply = await reach_bus.request("invoice.extract", {"content": damaged, "filename": "march.pdf"})
+    assert reply.error is not None
+    assert (reply.error.code, reply.error.reason, reply.error.executed, reply.error.advice) == (
+        "SCHEMA_INVALID",
+        "SCHEMA",
+        "no",
+        "fix_params",
+    )
+    assert reply.error.message.startswith("pdf_truncated: march.pdf: the PDF breaks off after")
