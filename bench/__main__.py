@@ -35,10 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; give the exit code."""
     given = _arguments(arguments)
     plan = _plan(given)
-    console, aside = (
-        Console(highlight=False, soft_wrap=True),
-        Console(stderr=True, highlight=False, soft_wrap=True),
-    )
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _COLUMNS)
+    aside = Console(stderr=True, highlight=False, soft_wrap=True)
     findings = Findings(plan, versions=own_versions())
     with open_stage(given.only) as stage:
         if not stage.pairs:

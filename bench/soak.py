@@ -27,6 +27,7 @@ from bench.stage import environment, start_server
 from reach.bus.keys import Role
 from reach.bus.settings import resolve
 from reach.call.client import Bus, connect
+from reach.faults import Reason
 from reach.observe.records import JsonLinesSink, Recorder
 
 SECONDS: Final = 600.0
@@ -38,7 +39,7 @@ _OF_EACH_KIND: Final = 4
 _LARGE_EVERY_S: Final = 15.0
 _LARGE_BYTES: Final = 1_500_000
 _SAMPLE_S: Final = 0.5
-_WARM_SHARE: Final = 0.1
+_WARM_SHARE: Final = 0.2
 _ASK_S: Final = 10.0
 
 
@@ -140,9 +141,9 @@ class Load:
         return True
 
     async def timeout(self) -> bool:
-        """A call whose time runs out."""
+        """A call whose time runs out: here, or on its way to an agent that is busy."""
         reply = await self._bus.request("soak.sleep", {"seconds": 30}, timeout_s=0.03, retry=False)
-        return reply.error is not None and reply.error.code == "TIMEOUT"
+        return reply.error is not None and reply.error.reason in {Reason.DEADLINE, Reason.STALE}
 
     async def cancel(self) -> bool:
         """A call whose caller leaves."""
@@ -155,13 +156,13 @@ class Load:
     async def fail(self) -> bool:
         """A call whose handler fails."""
         reply = await self._bus.request("soak.fail", {}, timeout_s=20)
-        return reply.error is not None and reply.error.reason == "HANDLER_ERROR"
+        return reply.error is not None and reply.error.reason is Reason.HANDLER_ERROR
 
     async def nobody(self) -> bool:
         """A call that nobody serves."""
         await asyncio.sleep(0.01)
         reply = await self._bus.request("soak.absent", {}, timeout_s=20)
-        return reply.error is not None and reply.error.reason == "NO_RESPONDERS"
+        return reply.error is not None and reply.error.reason is Reason.NO_RESPONDERS
 
     async def large(self) -> bool:
         """A call that does not fit one message."""
