@@ -16,10 +16,11 @@ from collections.abc import AsyncGenerator, Callable
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
-from reach.errors import UpstreamFailure
+from reach.errors import ConfigError, UpstreamFailure
 from reach.faults import Executed
 from reach.runtime.signature import Handler
 from reach.runtime.threads import Feed, Work
+from reach.runtime.worker_main import in_worker
 from reach.runtime.workers import Worker, WorkerEnded, import_path
 from reach.wire import codec
 
@@ -266,6 +267,12 @@ class ProcessExecutor:
         return await self._spawn()
 
     async def _spawn(self) -> Worker:
+        if in_worker():
+            # Without this, a program that serves when it is imported would start workers without end.
+            raise ConfigError(
+                "this program starts to serve while a worker process imports it: put what runs the agent under "
+                "`if __name__ == '__main__':`"
+            )
         worker = Worker()
         self._all.add(worker)
         worker.exited.add_done_callback(lambda _: self._all.discard(worker))

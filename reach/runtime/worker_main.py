@@ -17,7 +17,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, UpstreamFailure
 from reach.faults import Reason
@@ -173,8 +173,9 @@ def _die_with_parent() -> None:
     threading.Thread(target=_watch, args=(lifeline,), name="reach-lifeline", daemon=True).start()
 
 
-def _watch(lifeline: int) -> NoReturn:
+def _watch(lifeline: int) -> None:
     while os.read(lifeline, 64):
         pass
     time.sleep(_GRACE_S)  # An idle worker ends in order meanwhile.
-    os._exit(1)
+    # A kill rather than sys.exit: this is not the main thread, which may be deep in a computation.
+    os.kill(os.getpid(), signal.SIGKILL)

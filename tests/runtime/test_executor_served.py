@@ -131,3 +131,34 @@ async def test_a_plain_generator_streams_from_its_thread(fleet: Fleet) -> None:
             break
     await eventually(lambda: len(closed) == 2 and instance.served[0].running == 0)
     assert all(name.startswith("reach-handler-") for name in closed)
+
+
+NAIVE = """
+import reach
+
+agent = reach.Agent("naive")
+
+@agent.capability("naive.double", executor="process")
+def double(number: int) -> int:
+    return number * 2
+
+agent.run()
+"""
+
+
+async def test_a_program_that_serves_when_imported_is_told_so(fleet: Fleet) -> None:
+    """Without `if __name__ == "__main__"` a worker would serve too, and start workers of its own: refused in words."""
+    program = fleet.start(NAIVE, name="naive")
+    assert await program.ended(within_s=20) != 0
+    assert "put what runs the agent under `if __name__ == '__main__':`" in program.printed
+    assert len(program.printed.splitlines()) < 80
+
+
+GUARDED = NAIVE.replace("agent.run()", 'if __name__ == "__main__":\n    agent.run()')
+
+
+async def test_a_program_with_its_guard_serves_from_workers(fleet: Fleet) -> None:
+    """The same program, as it should be, run by its file."""
+    await fleet.program(GUARDED, name="guarded")
+    bus = await fleet.connect()
+    assert (await bus.request("naive.double", {"number": 21})).data == 42
