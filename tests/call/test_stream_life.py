@@ -27,63 +27,59 @@ class Source:
         self.given = 0
         self.ended: list[str] = []
         self.attempts = 0
-        self.agent = agent = reach.Agent("source")
+        self.agent = reach.Agent("source")
+        for handler in (self.numbers, self.sync, self.blocks, self.breaks, self.text, self.large):
+            self.agent.capability(f"source.{handler.__name__}")(handler)
+        self.agent.capability("source.flaky", idempotent=True)(self.flaky)
 
-        @agent.capability("source.numbers")
-        async def numbers(count: int, pause_s: float = 0.0, first_s: float = 0.0) -> AsyncIterator[int]:
-            try:
-                await asyncio.sleep(first_s)
-                for number in range(count):
-                    self.given += 1
-                    yield number
-                    if pause_s:
-                        await asyncio.sleep(pause_s)
-                self.ended.append("end")
-            except (asyncio.CancelledError, GeneratorExit):
-                self.ended.append("cancelled")
-                raise
-
-        @agent.capability("source.sync")
-        def sync(count: int) -> Iterator[dict[str, int]]:
-            try:
-                for number in range(count):
-                    self.given += 1
-                    yield {"n": number}
-            finally:
-                self.ended.append("closed")
-
-        @agent.capability("source.blocks")
-        async def blocks(count: int, size: int) -> AsyncIterator[bytes]:
-            try:
-                for _ in range(count):
-                    yield b"x" * size
-                    self.given += 1
-            finally:
-                self.ended.append("closed")
-
-        @agent.capability("source.breaks")
-        async def breaks(after: int) -> AsyncIterator[int]:
-            for number in range(after):
+    async def numbers(self, count: int, pause_s: float = 0.0, first_s: float = 0.0) -> AsyncIterator[int]:
+        try:
+            await asyncio.sleep(first_s)
+            for number in range(count):
+                self.given += 1
                 yield number
-            raise ValueError
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+            self.ended.append("end")
+        except (asyncio.CancelledError, GeneratorExit):
+            self.ended.append("cancelled")
+            raise
 
-        @agent.capability("source.flaky", idempotent=True)
-        async def flaky(good_from: int, before: int = 0) -> AsyncIterator[str]:
-            self.attempts += 1
-            for _ in range(before):
-                yield "early"
-            if self.attempts < good_from:
-                raise reach.NotExecuted
-            yield "good"
+    def sync(self, count: int) -> Iterator[dict[str, int]]:
+        try:
+            for number in range(count):
+                self.given += 1
+                yield {"n": number}
+        finally:
+            self.ended.append("closed")
 
-        @agent.capability("source.text")
-        async def text() -> AsyncIterator[str]:
-            for character in "Zoë 发票 🧾":
-                yield character
+    async def blocks(self, count: int, size: int) -> AsyncIterator[bytes]:
+        try:
+            for _ in range(count):
+                yield b"x" * size
+                self.given += 1
+        finally:
+            self.ended.append("closed")
 
-        @agent.capability("source.large")
-        async def large() -> AsyncIterator[bytes]:
-            yield b"x" * 2_000_000
+    async def breaks(self, after: int) -> AsyncIterator[int]:
+        for number in range(after):
+            yield number
+        raise ValueError
+
+    async def flaky(self, good_from: int, before: int = 0) -> AsyncIterator[str]:
+        self.attempts += 1
+        for _ in range(before):
+            yield "early"
+        if self.attempts < good_from:
+            raise reach.NotExecuted
+        yield "good"
+
+    async def text(self) -> AsyncIterator[str]:
+        for character in "Zoë 发票 🧾":
+            yield character
+
+    async def large(self) -> AsyncIterator[bytes]:
+        yield b"x" * 2_000_000
 
 
 @pytest.fixture
@@ -106,6 +102,11 @@ async def bus(fleet: Fleet, instance: Instance) -> reach.Bus:
 
 async def all_of(parts: Any) -> list[Any]:
     return [part async for part in parts]
+
+
+async def into(seen: list[Any], parts: Any) -> None:
+    async for part in parts:
+        seen.append(part)  # noqa: PERF401 - what came before a failure counts
 
 
 async def test_a_stream_gives_its_parts_in_order_and_ends(bus: reach.Bus, fleet: Fleet) -> None:
@@ -136,8 +137,7 @@ async def test_a_stream_that_breaks_gives_what_came_and_then_the_failure(
     """STREAM-2: the parts before the error arrive; the error is raised once, after them, with its reach_id."""
     seen: list[int] = []
     with pytest.raises(reach.UpstreamFailure) as broke:
-        async for part in bus.stream("source.breaks", {"after": 3}):
-            seen.append(part)
+        await into(seen, bus.stream("source.breaks", {"after": 3}))
     assert [0, 1, 2] == seen
     assert (Reason.HANDLER_ERROR, Executed.YES) == (broke.value.reason, broke.value.executed)
     assert [(broke.value.reach_id, "failed")] == [
@@ -162,11 +162,9 @@ async def test_first_byte_has_a_clock_of_its_own(bus: reach.Bus, source: Source)
 async def test_silence_inside_a_stream_has_a_clock_of_its_own(bus: reach.Bus, source: Source) -> None:
     """STREAM-1: more than `idle_s` between two parts is IDLE_STREAM; what had come was given."""
     seen: list[int] = []
+    clocks = reach.StreamClocks(idle_s=0.3)
     with pytest.raises(reach.CallTimeout) as late:
-        async for part in bus.stream(
-            "source.numbers", {"count": 5, "pause_s": 30.0}, clocks=reach.StreamClocks(idle_s=0.3)
-        ):
-            seen.append(part)
+        await into(seen, bus.stream("source.numbers", {"count": 5, "pause_s": 30.0}, clocks=clocks))
     assert ([0], Reason.IDLE_STREAM, Executed.MAYBE) == (seen, late.value.reason, late.value.executed)
     await eventually(lambda: source.ended == ["cancelled"], within_s=2.0)
 
@@ -293,8 +291,7 @@ async def test_a_failure_after_the_first_part_is_not_tried_again(bus: reach.Bus,
     """RETRY-3, case 24: after a part reached the caller a retry would repeat it."""
     seen: list[str] = []
     with pytest.raises(reach.UpstreamFailure):
-        async for part in bus.stream("source.flaky", {"good_from": 2, "before": 1}):
-            seen.append(part)
+        await into(seen, bus.stream("source.flaky", {"good_from": 2, "before": 1}))
     assert (["early"], 1) == (seen, source.attempts)
 
 
