@@ -197,9 +197,8 @@ class Agent:
                 f"{self.agent_id} serves nothing yet: decorate a function with "
                 f"@agent.capability('some.name') before running it"
             )
-        instance = Instance(
-            self, ids.instance_id(self.agent_id), list(self._served.values()), recorder=recorder
-        )
+        served = [_of_its_own(one) for one in self._served.values()]
+        instance = Instance(self, ids.instance_id(self.agent_id), served, recorder=recorder)
         await instance.open(settings)
         try:
             for hook in self._start_hooks:
@@ -230,6 +229,20 @@ class Agent:
 
 def _is_stream(handler: Handler) -> bool:
     return handler.kind in {Kind.STREAM, Kind.SYNC_STREAM}
+
+
+def _of_its_own(offered: Served) -> Served:
+    """Give a capability to one instance: with slots, counters and an executor that no other start shares."""
+    asked: ExecutorName | None = "process" if isinstance(offered.executor, ProcessExecutor) else None
+    executor, limit = _executor_for(offered.handler, asked, offered.limit)
+    return Served(
+        card=offered.card,
+        handler=offered.handler,
+        executor=executor,
+        limit=limit,
+        timeout_s=offered.timeout_s,
+        is_stream=offered.is_stream,
+    )
 
 
 def _executor_for(
