@@ -287,6 +287,22 @@ def test_parts_by_place_are_compared_place_by_place(word: str) -> None:
     assert [] == incompatibilities(new, old)
 
 
+@pytest.mark.parametrize(
+    ("beside", "inside"),
+    [
+        ({"items": {"type": "string"}}, {"items": {}}),
+        ({"properties": {"a": {"type": "string"}}}, {"properties": {"a": {}}}),
+        ({"additionalProperties": False, "properties": {}}, {"properties": {"a": {}}}),
+    ],
+)
+def test_what_stands_beside_alternatives_counts_as_much_as_they_do(beside: Schema, inside: Schema) -> None:
+    """A limit that goes from beside an `anyOf` is found, though its branches speak of the same thing."""
+    old: Schema = {**beside, "anyOf": [inside]}
+    assert [] != incompatibilities(old, {"anyOf": [inside]}, upgraded="writer")
+    assert [] != incompatibilities({"anyOf": [inside]}, old, upgraded="reader")
+    assert [] == both_ways(old, copy.deepcopy(old))
+
+
 def test_two_fields_of_one_part_are_both_judged() -> None:
     """The same part met again beside another schema is not skipped."""
     old: Schema = {"properties": {"a": {"$ref": "#/$defs/A"}, "b": {"type": "string", "maxLength": 9}}}

@@ -85,6 +85,7 @@ def test_a_refused_token_comes_with_a_name_that_would_do(name: str) -> None:
         ("", None),
         ("cap", None),
         ("a" * 200, "a" * 128),
+        ("abc." * 40, ("abc." * 32)[:127]),
         (("ab." * 60) + "x", ("ab." * 60)[:126] + "ab"),
     ],
 )
