@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,17 +35,20 @@ from reach.observe.records import MemorySink, Recorder
 
 INSTANCES: Final = 3
 DOCUMENTS: Final = 308
-CONCURRENCY: Final = 24
+CONCURRENCY: Final = 16
 TIMEOUT_S: Final = 20.0
 
 _MAX_DOCUMENTS: Final = 5_000
+_MAX_CONCURRENCY: Final = 64
+"""What one instance takes at a time: so many it may hold when it is the only one."""
+
 _COLUMNS: Final = 120
 _INTERRUPTED: Final = 130
 _NEXT: Final = (
     "What to try next:",
     '  make demo ARGS="your.pdf other.xml"    read files of your own',
     "  .venv/bin/reach up --demo              the same agents, to play with: reach caps, reach ps, reach call …",
-    "  examples/invoices/agent.py             the agent itself, a few lines; begin your own from it",
+    "  examples/invoice_agent.py              the agent itself: begin your own from it",
 )
 
 
@@ -153,11 +156,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= _MAX_DOCUMENTS:
-        raise argparse.ArgumentTypeError(f"a whole number from 1 to {_MAX_DOCUMENTS}")
-    return count
+def _up_to(most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        found = int(text)
+        if not 1 <= found <= most:
+            raise argparse.ArgumentTypeError(f"{found} is not a number from 1 to {most}")
+        return found
+
+    return number
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -175,14 +181,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--documents",
-        type=_count,
+        type=_up_to(_MAX_DOCUMENTS),
         default=DOCUMENTS,
         metavar="N",
         help=f"how many the samples are repeated to ({DOCUMENTS})",
     )
     parser.add_argument(
         "--concurrency",
-        type=_count,
+        type=_up_to(_MAX_CONCURRENCY),
         default=CONCURRENCY,
         metavar="N",
         help=f"calls at a time ({CONCURRENCY})",

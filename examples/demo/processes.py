@@ -19,7 +19,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 """The checkout: the programs run there."""
 
-AGENT: Final = "examples.invoices.agent:agent"
+AGENT: Final = "examples.demo.agent:agent"
 
 _START_S: Final = 30.0
 _STOP_S: Final = 20.0

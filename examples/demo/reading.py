@@ -101,26 +101,30 @@ class Reader:
     async def read(self, documents: Sequence[Document]) -> list[Reading]:
         """Read them all; in the order given."""
         self.progress.total = len(documents)
-        replies: list[Reply | None] = [None] * len(documents)
+        readings: list[Reading | None] = [None] * len(documents)
         waiting = iter(enumerate(documents))
         async with asyncio.TaskGroup() as group:
             for _ in range(min(self.concurrency, len(documents))):
-                group.create_task(self._work(waiting, replies))
-        firsts = {
-            record.reach_id: record.attempts[0] for record in self.sink.records if len(record.attempts) > 1
-        }
-        return [
-            Reading(document, reply, firsts.get(reply.reach_id or ""))
-            for document, reply in zip(documents, replies, strict=True)
-            if reply is not None
-        ]
+                group.create_task(self._work(waiting, readings))
+        return [reading for reading in readings if reading is not None]
 
-    async def _work(self, waiting: Iterator[tuple[int, Document]], replies: list[Reply | None]) -> None:
+    async def _work(self, waiting: Iterator[tuple[int, Document]], readings: list[Reading | None]) -> None:
         for place, document in waiting:
-            params = {"file": document.path.read_bytes(), "filename": document.name}
-            replies[place] = await self.bus.request(CAPABILITY, params, timeout_s=self.timeout_s)
+            readings[place] = await self._read_one(document)
             self.progress.done += 1
             self.on_change(self.progress)
+
+    async def _read_one(self, document: Document) -> Reading:
+        params = {"content": document.path.read_bytes(), "filename": document.name}
+        reply = await self.bus.request(CAPABILITY, params, timeout_s=self.timeout_s)
+        return Reading(document, reply, self._first_attempt(reply))
+
+    def _first_attempt(self, reply: Reply) -> Attempt | None:
+        """Look the call up in the records, which keep what became of each attempt."""
+        if reply.attempt == 1:
+            return None
+        records = (record for record in reversed(self.sink.records) if record.reach_id == reply.reach_id)
+        return next((record.attempts[0] for record in records), None)
 
     async def lose_one(self, agents: Sequence[Program], control: Connection) -> None:
         """Kill an instance when a fifth is done and it holds enough calls; `control` may ask instances."""

@@ -30,7 +30,7 @@ class Teller:
 
     def say(self, text: str = "", *, style: str = "") -> None:
         """Print a line."""
-        self._console.print(text, style=style or None, markup=False)
+        self._console.print(text, style=style or None, markup=False, soft_wrap=True)
 
     def start(self, total: int) -> None:
         """Begin with the progress."""

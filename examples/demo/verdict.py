@@ -7,8 +7,8 @@ from typing import Final
 from examples.demo.reading import HELD_AT_LEAST, Loss, Reading
 from reach.faults import Code, Reason
 
-DAMAGED_CODE: Final = Code.UPSTREAM_4XX
-DAMAGED_REASON: Final = Reason.REMOTE_4XX
+DAMAGED_CODE: Final = Code.SCHEMA_INVALID
+DAMAGED_REASON: Final = Reason.SCHEMA
 
 _NAMED: Final = 5
 """Files named in a detail; the table shows the rest."""
@@ -82,8 +82,10 @@ def _as_known(reading: Reading) -> bool:
 
 
 def _fails_as_it_must(reading: Reading) -> bool:
-    error = reading.reply.error
-    return error is not None and (error.code, error.reason) == (DAMAGED_CODE, DAMAGED_REASON)
+    error, known = reading.reply.error, reading.document.expected
+    if error is None or known is None:
+        return False
+    return (error.code, error.reason) == (DAMAGED_CODE, DAMAGED_REASON) and known.problem in error.message
 
 
 def _loss_check(readings: Sequence[Reading], loss: Loss | None) -> Check:
