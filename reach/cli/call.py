@@ -37,7 +37,7 @@ ParamArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="key=text, key:=json, key=@file (bytes), key:=@file.json; - reads a JSON object from stdin.",
+        help="key=text, key:=json, key=@file (bytes), key:=@file.json, one JSON object, or - for one on stdin.",
         show_default=False,
     ),
 ]

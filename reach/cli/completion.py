@@ -1,6 +1,6 @@
 """What the shell offers after TAB: names of capabilities and agents that are there right now.
 
-A person waits at a prompt, so this asks for half a second at most, and anything that goes wrong means "no
+A person waits at a prompt, so this asks briefly, and anything that goes wrong means "no
 suggestions": a completion that prints an error would destroy the line being typed.
 """
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reach.wire.card import Card
 
-_PATIENCE_S = 0.5
+_PATIENCE_S = 1.5
+"""For a server that does not answer. One that does is heard out in a fifth of a second."""
 
 
 def complete_capability(incomplete: str) -> list[tuple[str, str]]:
@@ -35,14 +36,23 @@ def complete_agent(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _cards() -> list[Card]:
-    from reach.cli.dial import open_bus
-    from reach.cli.roster import read_cards
-
-    async def ask() -> list[Card]:
-        async with asyncio.timeout(_PATIENCE_S), open_bus(None) as bus:
-            return await read_cards(bus.connection, patience_s=_PATIENCE_S / 2)
-
     try:
+        # All of what is needed before the clock runs: importing takes longer than asking.
+        from reach.bus.connection import Connection
+        from reach.bus.keys import Role
+        from reach.bus.settings import resolve
+        from reach.cli.roster import read_cards
+
+        settings = resolve(role=Role.OPERATOR)
+
+        async def ask() -> list[Card]:
+            async with asyncio.timeout(_PATIENCE_S):
+                connection = await Connection.open(settings, role=Role.OPERATOR.value)
+                try:
+                    return await read_cards(connection, patience_s=_PATIENCE_S)
+                finally:
+                    await connection.close()
+
         return asyncio.run(ask())
     except Exception:  # noqa: BLE001 - see above: nothing may be said here
         return []

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import random
 from typing import Final
 
+from reach.bus.addresses import redact
 from reach.bus.embedded import EmbeddedServer
 from reach.cli import leash, output
 from reach.cli.exits import Exit, Refusal
@@ -88,7 +89,9 @@ class Household:
 
     @property
     def _address(self) -> str:
-        return self._wish.url or (self._server.url if self._server else "")
+        if self._wish.url is not None:
+            return redact(self._wish.url)
+        return self._server.url if self._server else ""
 
     # -- running -------------------------------------------------------------------------------------
 

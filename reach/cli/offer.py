@@ -28,6 +28,9 @@ _EXAMPLES = {
     "uri": "https://example.com/",
     "email": "someone@example.com",
 }
+_BYTES = frozenset({"binary", "base64", "base64url"})
+"""Formats behind which a model wants bytes: on the wire they are bytes, and on the command line a file."""
+
 _DEEP = 8
 
 
@@ -65,7 +68,7 @@ def parameters(schema: Mapping[str, Any] | None) -> list[Parameter]:
         found.append(
             Parameter(
                 name=name,
-                takes=wanted(node, schema),
+                takes="bytes" if inner.get("format") in _BYTES else wanted(node, schema),
                 required=name in required,
                 default=node_map.get("default"),
                 description=str(node_map.get("description") or inner.get("description") or ""),
@@ -84,7 +87,7 @@ def example_call(capability: str, kind: str, found: list[Parameter], schema: Map
 
 
 def _argument(one: Parameter, root: Mapping[str, Any]) -> str:
-    if one.schema.get("format") == "binary":
+    if one.schema.get("format") in _BYTES:
         return f"{one.name}=@FILE"
     value = _value(one.schema, root, 0)
     if isinstance(value, str):

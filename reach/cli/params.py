@@ -1,4 +1,4 @@
-r"""Parameters as they are typed: `key=value`, `key:=json`, `key=@file`, `key:=@file.json`, `-`, `--params`.
+r"""Parameters as they are typed: `key=value`, `key:=json`, `key=@file`, `key:=@file.json`, `{…}`, `-`.
 
 The two signs are HTTPie's, which many fingers know: `=` is text, `:=` is JSON; `@` after either reads a file
 (bytes after `=`, JSON after `:=`). A `\` before the `@` keeps it as text. Everything here is pure but for
@@ -25,7 +25,7 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _AROUND = 24
 """How many characters of bad JSON are shown on each side of the place."""
 
-FORMS = "key=text, key:=json, key=@file (bytes), key:=@file.json, or - for a JSON object on stdin"
+FORMS = "key=text, key:=json, key=@file (bytes), key:=@file.json, one JSON object, or - for one on stdin"
 
 
 def parse(
@@ -34,7 +34,7 @@ def parse(
     params: str | None = None,
     read_stdin: Callable[[], bytes] | None = None,
 ) -> dict[str, Any]:
-    """Read the parameters of one call: those of `--params`, then of stdin, then the single ones on top.
+    """Read the parameters of one call: those of objects, then of stdin, then the single ones on top.
 
     Args:
         arguments: What stands after the capability.
@@ -47,9 +47,12 @@ def parse(
     found: dict[str, Any] = {}
     if params is not None:
         found.update(_json_object(params, what="--params"))
-    single = [argument for argument in arguments if argument != STDIN]
-    if len(single) != len(arguments):
-        if len(arguments) - len(single) > 1:
+    single = [argument for argument in arguments if argument != STDIN and not argument.startswith("{")]
+    for argument in arguments:
+        if argument.startswith("{"):
+            found.update(_json_object(argument, what="the JSON object"))
+    if (dashes := arguments.count(STDIN)) > 0:
+        if dashes > 1:
             raise usage("- was given twice: stdin can be read once.")
         if read_stdin is None:
             raise usage("- stands for stdin, which is not read here.", fix=f"Right would be: {FORMS}")

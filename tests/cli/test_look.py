@@ -95,6 +95,27 @@ def test_no_server_is_exit_code_three(reach: Reach) -> None:
     assert Exit.NO_CONNECTION == reach("ps").returncode
 
 
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("reach call text.", ["text.upper"]),
+        ("reach call text.upper --target sh", ["shop"]),
+        ("reach caps boo", ["boom"]),
+    ],
+)
+def test_completion_offers_what_is_there(at_bus: Reach, words: str, expected: list[str]) -> None:
+    """TAB completes names of capabilities and agents."""
+    variables = {"_REACH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert expected == at_bus(env=variables).stdout.split()
+
+
+def test_completion_is_silent_where_nothing_is(reach: Reach) -> None:
+    """Without a server TAB offers nothing, and says nothing."""
+    done = reach(env={"_REACH_COMPLETE": "complete_bash", "COMP_WORDS": "reach call x", "COMP_CWORD": "2"})
+    assert ("", "") == (done.stdout.strip(), done.stderr)
+
+
 # ---------------------------------------------------------------------------------------------- pure
 
 

@@ -44,6 +44,11 @@ def test_a_file_is_bytes_after_one_sign_and_json_after_the_other(tmp_path: Path)
     assert ("f", {"item": "A"}) == one(f"f:=@{file}")
 
 
+def test_an_object_by_itself_is_all_parameters() -> None:
+    """What other tools take as a request body is understood as it stands."""
+    assert {"a": 1, "b": "2"} == parse(['{"a": 1}', "b=2"])
+
+
 def test_single_parameters_stand_over_stdin_and_that_over_the_option() -> None:
     """What is more specific wins: `--params`, then `-`, then `key=value`."""
     found = parse(["-", "c=3"], params='{"a": 1, "b": 1, "c": 1}', read_stdin=lambda: b'{"b": 2, "c": 2}')

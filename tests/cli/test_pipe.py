@@ -223,3 +223,16 @@ def test_ctrl_c_says_how_to_go_on(at_bus: Reach, tmp_path: Path) -> None:
     assert Exit.INTERRUPTED == process.returncode
     assert "The same command goes on from there." in err
     assert "Traceback" not in err
+
+
+def test_reader_that_leaves_is_a_quiet_end(at_bus: Reach) -> None:
+    """`reach pipe … | head -1` ends without a traceback, and makes no more calls."""
+    (at_bus.cwd / "in.jsonl").write_text(jsonl({"n": n} for n in range(2000)))
+    process = at_bus.start("pipe", "nap", "--in", "in.jsonl", "--quiet")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert Exit.PIPE_CLOSED == process.wait(timeout=20)
+    assert "" == process.stderr.read()
+    process.stderr.close()

@@ -15,6 +15,8 @@ from reach.cli.exits import Exit, Refusal
 from reach.cli.keeper import Job, Keeper
 from tests.cli.terminal import Reach, end, wait_for_line, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def gone(pid: int) -> bool:
     return not process_identity(pid)
@@ -147,6 +149,21 @@ def started_beside(reach: Reach, url: str) -> tuple[subprocess.Popen[str], dict[
     home = reach.env["REACH_HOME"]
     process = reach.start("up", "--url", url, "--json", env={"REACH_NKEY": f"{home}/keys/platform.nk"})
     return process, json.loads(wait_for_line(process, "ready"))
+
+
+def test_demo_serves_three_instances(reach: Reach) -> None:
+    """`reach up --demo` is ready when its agents are; the call that it shows works; nothing is left."""
+    pytest.importorskip("facturx")
+    process = reach.start("up", "--port", "0", "--demo")
+    try:
+        wait_for_line(process, "ready")
+        shown = wait_for_line(process, "reach call").split("reach ", 1)[1].split()
+        present = json.loads(reach("ps", "--json").stdout)
+        assert [["invoice.extract"]] * 3 == [one["capabilities"] for one in present]
+        done = Reach(reach.env, ROOT)(*shown)
+        assert (0, "invoice") == (done.returncode, json.loads(done.stdout)["kind"])
+    finally:
+        assert 0 == end(process)
 
 
 # --------------------------------------------------------------------------------------------------- the keeper
