@@ -1,10 +1,11 @@
 """Every Python block of the README and of docs/ is run, so that what a reader copies works.
 
 Blocks of one document share a namespace and, where they use `await` at top level, one event loop, as in
-`python -m asyncio`. Each document has a Reach of its own (an account at one real server), and the agents that its
-blocks define are served beside it, as `reach run` would; an agent that is defined again replaces the former one.
-An `output` block after a block is what that prints; `…` stands for what differs from run to run. A block that is
-only to be read is marked `<!--- skip: next "reason" -->`.
+`python -m asyncio`; what begins with a comment such as `# greeter.py` can be imported by later blocks. Each document
+has a Reach of its own (an account at one real server), and the agents that its blocks define are served beside it, as
+`reach run` would; an agent that is defined again replaces the former one. An `output` block after a block is what that
+prints; `…` stands for what differs from run to run. A block that is only to be read is marked
+`<!--- skip: next "reason" -->`.
 """
 
 import ast
@@ -14,11 +15,12 @@ import inspect
 import io
 import os
 import re
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from sybil import Example, Sybil
@@ -28,6 +30,7 @@ import reach
 from reach.testing import SharedServer
 
 _STAGE = "__stage__"
+_FILE = re.compile(r"# (\w+)\.py\n")
 _READY_S = 10.0
 
 
@@ -63,15 +66,21 @@ class _Stage:
             target=self._loop.run_forever, name="agents of a document", daemon=True
         )
         self._thread.start()
-        self._served: dict[str, tuple[reach.Agent, asyncio.Event, Any]] = {}
+        self._served: dict[str, tuple[reach.Agent, tuple[str, ...], asyncio.Event, Any]] = {}
+
+    def save(self, module: str, namespace: dict[str, Any]) -> None:
+        """Let later blocks import what a block says is a file of this name."""
+        sys.modules[module] = ModuleType(module)
+        sys.modules[module].__dict__.update(namespace)
+        self._held.callback(sys.modules.pop, module)
 
     def serve_new(self, namespace: dict[str, Any]) -> None:
-        """Serve the agents that a block has defined; one with the name of another takes its place."""
+        """Serve the agents that a block has defined or added to; one with the name of another takes its place."""
         for agent in [value for value in namespace.values() if isinstance(value, reach.Agent)]:
             former = self._served.get(agent.agent_id)
-            if not agent.capabilities or (former is not None and former[0] is agent):
+            if not agent.capabilities or (former and former[:2] == (agent, agent.capabilities)):
                 continue
-            if former is not None:
+            if former:
                 self._end(agent.agent_id)
             self._begin(agent)
 
@@ -84,7 +93,7 @@ class _Stage:
 
         serving = asyncio.run_coroutine_threadsafe(agent.serve(stop=stop, ready=told), self._loop)
         serving.add_done_callback(told)
-        self._served[agent.agent_id] = (agent, stop, serving)
+        self._served[agent.agent_id] = (agent, agent.capabilities, stop, serving)
         if not ready.wait(_READY_S):
             raise TimeoutError(f"{agent.agent_id} is not ready after {_READY_S:g} s")
         if serving.done():
@@ -101,7 +110,7 @@ class _Stage:
         self._held.close()
 
     def _end(self, agent_id: str) -> None:
-        _, stop, serving = self._served.pop(agent_id)
+        *_, stop, serving = self._served.pop(agent_id)
         self._loop.call_soon_threadsafe(stop.set)
         serving.result(_READY_S)
 
@@ -131,6 +140,8 @@ def _run_block(example: Example) -> None:
         else:
             block()
     stage.printed = printed.getvalue()
+    if named := _FILE.match(example.parsed):
+        stage.save(named[1], example.namespace)
     stage.serve_new(example.namespace)
 
 
