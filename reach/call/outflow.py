@@ -16,7 +16,7 @@ from reach.call.inflow import Inflow, StreamClocks
 from reach.call.rounds import join_round, leave_round
 from reach.errors import LinkDown, ReachError
 from reach.faults import Reason
-from reach.policy.retry import Retry
+from reach.policy.retry import Retry, Why
 from reach.wire import subjects
 from reach.wire.reply import Failure, Reply
 
@@ -182,6 +182,10 @@ class Outflow:
             out.release(call)
             if done:
                 latency_ms = (monotonic() - call.began) * 1000
+                if pending is not None:
+                    whole = Reply(ok=True) if failure is None else failure
+                    out.note(call, call.attempts[-1], pending, whole)
+                    call.attempts[-1].decision = "done" if failure is None else f"give_up:{Why.ATTEMPTS}"
                 word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
                 out.remember(call, word, failure, latency_ms)
             else:
@@ -264,6 +268,7 @@ class Outflow:
             out.mux.unheard += outcome.reason is Reason.NO_RESPONDERS
             _log.warning("event %s was not heard: %s [%s]", call.capability, outcome.reason, call.reach_id)
         out.note(call, call.attempts[-1], pending, outcome)
+        call.attempts[-1].decision = "unheard" if isinstance(outcome, Failure) else "done"
         out.tell(call, outcome)
 
     async def close(self) -> None:
