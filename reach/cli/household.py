@@ -14,6 +14,8 @@ from pathlib import Path
 from random import random
 from typing import Final
 
+from rich.text import Text
+
 from reach.bus.addresses import redact
 from reach.bus.embedded import EmbeddedServer
 from reach.cli import leash, output
@@ -55,6 +57,8 @@ class Household:
 
     def __init__(self, wish: Wish) -> None:
         self._wish = wish
+        # One console for what is said meanwhile: lines then go above the sign that something is under way.
+        self._console = output.console(sys.stderr)
         self._server: EmbeddedServer | None = None
         self._platform: Keeper | None = None
         self._agents: list[Keeper] = []
@@ -63,7 +67,7 @@ class Household:
         """Start, run until a signal, stop. Raises `ConfigError`, `Refusal`."""
         demo = find_demo() if self._wish.demo else None
         if self._wish.url is None:
-            with _waiting("Starting NATS …"):
+            with self._waiting("Starting NATS …"):
                 self._server = self._start_server(self._wish.port)
             if not self._server.owned:
                 self._tell_found(self._server)
@@ -169,7 +173,7 @@ class Household:
     async def _announce(self, stop: asyncio.Event) -> None:
         keepers = [keeper for keeper in (self._platform, *self._agents) if keeper is not None]
         try:
-            with _waiting("Starting the platform …"):
+            with self._waiting("Starting the platform …"):
                 async with asyncio.timeout(_READY_S):
                     for keeper in keepers:
                         await keeper.ready.wait()
@@ -210,7 +214,11 @@ class Household:
         return facts
 
     def _say(self, text: str) -> None:
-        output.say(text, style="dim")
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def _waiting(self, text: str) -> contextlib.AbstractContextManager[object]:
+        """Show that something is under way, on a terminal."""
+        return self._console.status(text) if self._console.is_terminal else contextlib.nullcontext()
 
     # -- jobs ----------------------------------------------------------------------------------------
 
@@ -256,13 +264,3 @@ def find_demo() -> Demo:
         "The demo is not here: an installed package does not carry it.",
         fix="Get a checkout or the source archive of agent-reach, and run it there: make demo, or reach up --demo",
     )
-
-
-@contextlib.contextmanager
-def _waiting(text: str) -> Iterator[None]:
-    """Show that something is under way, on a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    with output.console(sys.stderr).status(text):
-        yield
