@@ -81,7 +81,7 @@ class Connection:
         self._keeper: asyncio.Task[None] | None = None  # The one task; close() ends and awaits it.
         self.last_error = ""
         self.broker_time = BrokerTime()
-        self.renewals = 0
+        self.renewals = self._groups = 0
         self._server_leaves = False
         self._login = LoginFiles(settings)
         self._events = LinkEvents(
@@ -186,7 +186,8 @@ class Connection:
         """
         # While a link is renewed two are subscribed at once: a queue group of its own lets nothing arrive twice.
         # Inboxes have none, since the broker tells only plain subscriptions that nobody listens.
-        group = queue or ("" if subject.startswith(self.inbox) else self.client_id)
+        self._groups += 1
+        group = queue or ("" if subject.startswith(self.inbox) else f"{self.client_id}-{self._groups}")
         subscription = Subscription(self, subject, group, handler, durable=durable)
         link = self.link
         if link is not None and link.is_connected:

@@ -19,6 +19,7 @@ from reach.bus.keys import Role
 from reach.bus.mux import Mux
 from reach.bus.settings import Settings, resolve
 from reach.bus.state import StateFolder
+from reach.call import ambient
 from reach.call.inflow import StreamClocks
 from reach.call.options import NO_OPTIONS, CallOptions, Options
 from reach.call.outbound import Outbound
@@ -156,6 +157,7 @@ class Connecting:
         self._recorder = recorder
         self._metrics = metrics
         self._connection: Connection | None = None
+        self._bus: Bus | None = None
         self._core: Core | None = None
 
     async def __aenter__(self) -> Bus:
@@ -164,11 +166,15 @@ class Connecting:
         recorder = self._recorder if self._recorder is not None else default_recorder()
         self._core = Core(self._connection, recorder=recorder, metrics=self._metrics or Metrics())
         self._own_recorder = recorder if own else None
-        return Bus(self._core)
+        self._bus = Bus(self._core)
+        ambient.note(self._bus)
+        return self._bus
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._bus is not None:
+            ambient.forget(self._bus)
         if self._core is not None:
             await self._core.close()
         if self._connection is not None:

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from reach import ids
+from reach.registry.face import Kind
 from reach.runtime.context import Context
 from reach.runtime.executor import AsyncExecutor, Executor, ProcessExecutor, ThreadExecutor
-from reach.runtime.face import Kind
 from reach.runtime.instance import Instance
 from reach.runtime.job import Served
 from reach.runtime.service import semver

@@ -111,7 +111,8 @@ class ThreadExecutor:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
 
     async def start(self) -> None:
-        """Nothing to get ready: threads start as they are needed."""
+        """Threads start as they are needed; an executor that was closed serves again."""
+        self._closed = False
 
     async def run(self, handler: Handler, args: Args, kwargs: Kwargs, *, on_late: Told = None) -> Any:
         """Call the function in a thread, with a copy of the caller's context variables."""
@@ -214,6 +215,7 @@ class ProcessExecutor:
 
     async def start(self) -> None:
         """Start the first worker, so that an import that fails is told now. Raises `ConfigError`."""
+        self._closed = False
         self._idle.append(await self._spawn())
 
     async def run(self, handler: Handler, args: Args, kwargs: Kwargs, *, on_late: Told = None) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reach import ids
 from reach.bus.wheel import DeadlineWheel
+from reach.call import ambient
 from reach.call.context import CallContext, current, enter
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
@@ -226,6 +227,7 @@ class Inbound:
             args, kwargs = handler.arguments(params, context)
             # 4 inherit, for nested calls
             enter(self._context_of(job))
+            ambient.enter(self._bus)
             # 5 run under the caller's deadline, unless this process stood still since it was received
             if self._guard.is_stale(job.received):
                 raise Unreachable(reason=Reason.STALE)

@@ -11,6 +11,7 @@ from reach import ids
 from reach.bus.connection import Connection, LinkState
 from reach.bus.keys import Role
 from reach.bus.settings import Settings, resolve
+from reach.call import ambient
 from reach.call.client import Bus, Core, default_recorder
 from reach.errors import LinkDown, SchemaInvalid
 from reach.observe.metrics import Metrics
@@ -84,6 +85,7 @@ class Instance:
             raise
         self._core = Core(self._connection, recorder=recorder, metrics=Metrics())
         self._bus = Bus(self._core)
+        ambient.note(self._bus)
         self._answers = answers = Answers(
             self._connection,
             self._core.blobs,
@@ -154,6 +156,7 @@ class Instance:
         for one in self.served:
             await one.executor.close()
         await self._inbound.close()
+        ambient.forget(self._bus)
         await self._guard.stop()
         await self._core.close()
         await self._connection.close()

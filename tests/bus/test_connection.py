@@ -6,6 +6,7 @@ import signal
 import time
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -199,10 +200,12 @@ async def test_a_faulty_handler_does_not_end_the_read_loop(system) -> None:
         assert agent.faults == 1
 
 
-async def test_a_given_up_round_trip_leaves_the_link_alive(own_system) -> None:
+async def test_a_given_up_round_trip_leaves_the_link_alive(own_system, until) -> None:
     """A PONG that comes after its waiter gave up does not break the read loop."""
     async with own_system.connection() as caller:
         os.kill(own_system.server.pid, signal.SIGSTOP)
+        stat = Path(f"/proc/{own_system.server.pid}/stat")
+        await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
         try:
             with pytest.raises(CallTimeout):
                 await caller.flush(timeout_s=0.05)
