@@ -313,7 +313,9 @@ class Inbound:
         return Failure.of(Reason.HANDLER_ERROR)
 
     async def _answer(self, job: Job, value: Any, failure: Failure | None) -> None:
-        reply = self._answers.reply(ok=failure is None, data=value, error=failure)
+        # A result that was refused stays here: it may be anything.
+        data = value if failure is None else None
+        reply = self._answers.reply(ok=failure is None, data=data, error=failure)
         reply.message_id = job.envelope.message_id
         reply.attempt = job.envelope.attempt
         reply.latency_ms = (monotonic() - job.received) * 1000
