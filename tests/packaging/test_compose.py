@@ -100,7 +100,7 @@ def test_services_start_serve_and_end(
         agent.wait_for("invoice.extract")
     assert replicas == len(ask("ps"))
     sample = min((ROOT / "examples/invoices/samples").glob("*.xml"))
-    assert ask("call", "invoice.extract", f"file=@{sample}")["ok"]
+    assert ask("call", "invoice.extract", f"content=@{sample}")["ok"]
 
     assert [0] * replicas == [agent.end() for agent in agents]
     assert 0 == platform.end()

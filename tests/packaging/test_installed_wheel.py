@@ -150,4 +150,5 @@ def test_neither_folder_nor_path_shadows_an_actor(
         time.sleep(0.05)
     agent.process.kill()
     holding.process.wait(10)  # Far below the 60 s of the call: nobody but the sentinel can have told.
-    assert "INSTANCE_GONE" == json.loads(holding.output)["error"]["reason"]
+    error = json.loads(holding.output)["error"]
+    assert ("OUTCOME_UNKNOWN", "INSTANCE_GONE") == (error["reason"], error["cause"])
