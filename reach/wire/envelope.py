@@ -194,11 +194,30 @@ class Envelope:
             raise _wrong("blob", "a map {bucket, name, size}", blob)
         if (trace := get("trace")) is not None:
             trace = _trace(trace)
-        # By position, in the order of the fields: by name takes more than twice as long.
-        return cls(
-            payload, message_id, version, kind, source, target, session_id, tenant, capability, timeout_ms,
-            expires_at, attempt, frames, key, priority, task_id, require, prefer, trigger, blob, trace,
-        )  # fmt: skip
+        # Field by field: a constructor of 21 parameters takes twice as long, and by name five times.
+        envelope = cls.__new__(cls)
+        envelope.payload = payload
+        envelope.message_id = message_id
+        envelope.version = version
+        envelope.type = kind
+        envelope.source = source
+        envelope.target = target
+        envelope.session_id = session_id
+        envelope.tenant = tenant
+        envelope.capability = capability
+        envelope.timeout_ms = timeout_ms
+        envelope.expires_at = expires_at
+        envelope.attempt = attempt
+        envelope.frames = frames
+        envelope.idempotency_key = key
+        envelope.priority = priority
+        envelope.task_id = task_id
+        envelope.require = require
+        envelope.prefer = prefer
+        envelope.trigger = trigger
+        envelope.blob = blob
+        envelope.trace = trace
+        return envelope
 
 
 def is_envelope(m: dict[str, Any]) -> bool:

@@ -264,37 +264,29 @@ class Reply:
             level = whole(level) or 0
         blob = get("blob")
         trace = get("trace")
-        return cls(
-            ok,
-            get("data"),
-            failure,
-            _text(get("message_id")) or "",
-            VERSION,
-            _text(get("provider")),
-            _text(get("instance")),
-            attempt,
-            latency_ms if type(latency_ms) in _NUMBERS and latency_ms >= 0 else 0.0,
-            get("degraded") is True,
-            level,
-            get("cached") is True,
-            get("stale") is True,
-            get("duplicate") is True,
-            get("durable") is not False,
-            get("retried") is True,
-            _number(get("cost")),
-            _text(get("notice")),
-            _text(get("reach_id")),
-            blob if blob is not None and is_blob(blob) else None,
-            None if trace is None else _trace(trace),
-        )
-
-
-def _text(value: Any) -> str | None:
-    return value if type(value) is str else None
-
-
-def _number(value: Any) -> float | None:
-    return value if type(value) in _NUMBERS else None
+        reply = cls.__new__(cls)  # Field by field, as an envelope is.
+        reply.ok = ok
+        reply.data = get("data")
+        reply.error = failure
+        reply.message_id = text if type(text := get("message_id")) is str else ""
+        reply.version = VERSION
+        reply.provider = text if type(text := get("provider")) is str else None
+        reply.instance = text if type(text := get("instance")) is str else None
+        reply.attempt = attempt
+        reply.latency_ms = latency_ms if type(latency_ms) in _NUMBERS and latency_ms >= 0 else 0.0
+        reply.degraded = get("degraded") is True
+        reply.degrade_level = level
+        reply.cached = get("cached") is True
+        reply.stale = get("stale") is True
+        reply.duplicate = get("duplicate") is True
+        reply.durable = get("durable") is not False
+        reply.retried = get("retried") is True
+        reply.cost = cost if type(cost := get("cost")) in _NUMBERS else None
+        reply.notice = text if type(text := get("notice")) is str else None
+        reply.reach_id = text if type(text := get("reach_id")) is str else None
+        reply.blob = blob if blob is not None and is_blob(blob) else None
+        reply.trace = None if trace is None else _trace(trace)
+        return reply
 
 
 def _trace(value: Any) -> Trace | None:
