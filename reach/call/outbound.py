@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from reach.bus.connection import LinkState
 from reach.call.call import Call, Outlived
 from reach.call.choose import Excluded, Route, choose
 from reach.call.claim import ClaimCheck
@@ -23,7 +24,7 @@ from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
-from reach.policy.retry import Decision, GiveUp, Retry, Unknown, decide, timeout_may_retry
+from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown, decide, timeout_may_retry
 from reach.registry.structure import Check, compile_check
 from reach.wire import subjects
 from reach.wire.record import Attempt, CallKind, ReachRecord
@@ -43,6 +44,12 @@ _log = logging.getLogger("reach.call")
 
 MAX_OPEN_CALLS = 4096
 """Calls of one capability that one process may have open (behaviour GUARD-1); it protects the process."""
+
+RETURN_WITHIN_S = 3.0
+"""For so long after our link came back a known capability that nobody serves may only not be back yet."""
+
+RETURN_S = 1.0
+"""What a call then waits (× 0.5 to 1.5, and at most half of its time) before its other attempt."""
 
 MAX_ROUTES = 10_000
 """Capabilities whose queue-group route is remembered; it saves a few microseconds a call."""
@@ -71,6 +78,8 @@ class Outbound:
         self._open: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
         self._checks: dict[str, tuple[CapabilityCard, Check | None]] = {}
+        self._link_back = -RETURN_WITHIN_S
+        connection.on_state(self._on_state)
 
     @property
     def open_calls(self) -> int:
@@ -137,6 +146,10 @@ class Outbound:
             now=monotonic(),
             default_s=default_s,
         )
+
+    def _on_state(self, state: LinkState) -> None:
+        if state is LinkState.CONNECTED:
+            self._link_back = monotonic()
 
     # -- 2 admit -------------------------------------------------------------------------------------
 
@@ -317,6 +330,8 @@ class Outbound:
         attempt = call.attempts[-1]
         # On the group's subject "nobody" means nobody at all: there is no elsewhere to go to (CALL-13: at once).
         nobody = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("cap.")
+        # Unless our link is new: then those whom we know are on their way back to the server, too.
+        returning = nobody and call.card is not None and monotonic() - self._link_back < RETURN_WITHIN_S
         decision = decide(
             failure,
             idempotent=call.idempotent,
@@ -327,7 +342,8 @@ class Outbound:
             budget_ok=True,
             jitter=random(),  # noqa: S311 - spreading load, not a secret
             inner_retried=call.inner_retried,
-            max_attempts=attempt.n if nobody else call.max_attempts,
+            max_attempts=attempt.n if nobody and not returning else call.max_attempts,
+            base_s=RETURN_S if returning else BACKOFF_BASE_S,
         )
         attempt.decision = decision.word
         if isinstance(decision, GiveUp):
