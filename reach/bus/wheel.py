@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,15 +20,18 @@ SLOT_S: Final = 0.01
 """Width of a slot in seconds: a deadline is judged at most this much late."""
 
 
-class DeadlineWheel:
+K = TypeVar("K")
+
+
+class DeadlineWheel(Generic[K]):
     """Calls `on_due(key)` for each key whose time has come and that was not discarded before."""
 
     __slots__ = ("_due_slots", "_loop", "_on_due", "_slots", "_timer", "_timer_slot")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[str], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[K], None]) -> None:
         self._loop = loop
         self._on_due = on_due
-        self._slots: dict[int, set[str]] = {}
+        self._slots: dict[int, set[K]] = {}
         self._due_slots: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
@@ -36,7 +39,7 @@ class DeadlineWheel:
     def __len__(self) -> int:
         return sum(len(keys) for keys in self._slots.values())
 
-    def add(self, key: str, when: float) -> int:
+    def add(self, key: K, when: float) -> int:
         """Note that `key` is due at loop time `when`; returns the slot to hand back to `discard`."""
         slot = int(when / SLOT_S) + 1
         keys = self._slots.get(slot)
@@ -49,7 +52,7 @@ class DeadlineWheel:
             keys.add(key)
         return slot
 
-    def discard(self, key: str, slot: int) -> None:
+    def discard(self, key: K, slot: int) -> None:
         """Forget a key that was settled in time; the last of its slot leaves the slot behind, empty, until due."""
         keys = self._slots.get(slot)
         if keys is not None:

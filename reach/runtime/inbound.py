@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reach import ids
 from reach.bus.wheel import DeadlineWheel
 from reach.call import ambient
-from reach.call.context import CallContext, current, enter
+from reach.call.context import CallContext, enter
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
 from reach.runtime.answer import Answers, TooLargeForOne, failure_of
@@ -68,10 +68,9 @@ class Inbound:
         self._agent_id = agent_id
         self._instance = instance
         self._loop = asyncio.get_running_loop()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: set[Job] = set()
         self._by_message: dict[str, Job] = {}
-        self._counter = 0
-        self._wheel = DeadlineWheel(self._loop, self._on_due)
+        self._wheel: DeadlineWheel[Job] = DeadlineWheel(self._loop, self._on_due)
         self._to_accept: deque[tuple[float, Job]] = deque()
         self._accept_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -97,9 +96,7 @@ class Inbound:
             )
             return
         timeout_s = served.timeout_s if envelope.timeout_ms is None else envelope.timeout_ms / 1000
-        self._counter += 1
         job = Job(
-            token=f"{self._counter:x}",
             served=served,
             envelope=envelope,
             reply_to=delivery.reply,
@@ -115,10 +112,10 @@ class Inbound:
             return
         served.running += 1
         job.holds_slot = True
-        self._jobs[job.token] = job
+        self._jobs.add(job)
         self._by_message[envelope.message_id] = job
         self._idle.clear()
-        job.slot = self._wheel.add(job.token, job.deadline)
+        job.slot = self._wheel.add(job, job.deadline)
         if envelope.frames and job.wants_answer:
             self._accept_later(job)
         job.task = self._loop.create_task(self._work(job))
@@ -187,10 +184,8 @@ class Inbound:
         if job is not None and size > 0:
             job.give_credit(size)
 
-    def _on_due(self, token: str) -> None:
-        job = self._jobs.get(token)
-        if job is not None:
-            job.stop(EndedBy.DEADLINE)
+    def _on_due(self, job: Job) -> None:
+        job.stop(EndedBy.DEADLINE)
 
     def _accept_later(self, job: Job) -> None:
         due = job.received + ACCEPT_AFTER_S
@@ -263,7 +258,6 @@ class Inbound:
     def _context_of(self, job: Job) -> CallContext:
         envelope = job.envelope
         trace = envelope.trace
-        chain = current().chain if envelope.trace is None else ()
         return CallContext(
             deadline=job.deadline,
             trace_id=None if trace is None else trace.trace_id,
@@ -274,7 +268,7 @@ class Inbound:
             task_id=envelope.task_id,
             agent_id=self._agent_id,
             trigger=envelope.trigger,
-            chain=(*chain, job.served.name),
+            chain=job.served.chain,
             marks=job.marks,
         )
 
@@ -361,10 +355,10 @@ class Inbound:
         """Give everything back; a slot that a thread still holds follows when it returns."""
         served = job.served
         job.finished = True
-        self._jobs.pop(job.token, None)
+        self._jobs.discard(job)
         if self._by_message.get(job.envelope.message_id) is job:
             del self._by_message[job.envelope.message_id]
-        self._wheel.discard(job.token, job.slot)
+        self._wheel.discard(job, job.slot)
         served.done += 1
         served.failed += failure is not None
         took_ms = (monotonic() - job.received) * 1000
@@ -388,8 +382,8 @@ class Inbound:
 
     async def close(self) -> None:
         """End what still runs (its callers are told), and await every task that was started here."""
-        tasks = [job.task for job in self._jobs.values() if job.task is not None]
-        for job in list(self._jobs.values()):
+        tasks = [job.task for job in self._jobs if job.task is not None]
+        for job in list(self._jobs):
             job.stop(EndedBy.STOP)
         if tasks:
             await asyncio.wait(tasks, timeout=5.0)

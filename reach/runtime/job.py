@@ -44,6 +44,8 @@ class Served:
     busy_ms: float = 0.0
 
     is_stream: bool = False
+    chain: tuple[str, ...] = ()
+    """What nested calls have above them: this capability."""
 
     @property
     def name(self) -> str:
@@ -51,11 +53,10 @@ class Served:
         return self.card.tag
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One request in work. Times are loop seconds; `reply_to` is empty when nobody waits for an answer."""
 
-    token: str
     served: Served
     envelope: Envelope
     reply_to: str
