@@ -24,7 +24,7 @@ from rich.console import Console
 
 from examples.demo.documents import Document, NoSuchFile, own, repeated, samples
 from examples.demo.processes import House, StartFailed, still_running
-from examples.demo.reading import CAPABILITY, Loss, Reader, Reading
+from examples.demo.reading import CAPABILITY, INSTANCES, Loss, Reader, Reading
 from examples.demo.telling import Teller, short, to_json
 from examples.demo.verdict import judge_demo, judge_own
 from reach.bus.connection import Connection
@@ -33,12 +33,15 @@ from reach.bus.settings import resolve
 from reach.call.client import connect
 from reach.observe.records import MemorySink, Recorder
 
-INSTANCES: Final = 3
 DOCUMENTS: Final = 308
 CONCURRENCY: Final = 16
 TIMEOUT_S: Final = 20.0
 
+_MIN_DOCUMENTS: Final = 40
 _MAX_DOCUMENTS: Final = 5_000
+_MIN_CONCURRENCY: Final = 6
+"""Below that no instance is sure to hold the three calls that it is to be killed with."""
+
 _MAX_CONCURRENCY: Final = 64
 """What one instance takes at a time: so many it may hold when it is the only one."""
 
@@ -156,11 +159,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
-def _up_to(most: int) -> Callable[[str], int]:
+def _between(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         found = int(text)
-        if not 1 <= found <= most:
-            raise argparse.ArgumentTypeError(f"{found} is not a number from 1 to {most}")
+        if not least <= found <= most:
+            raise argparse.ArgumentTypeError(f"{found} is not a number from {least} to {most}")
         return found
 
     return number
@@ -181,14 +184,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--documents",
-        type=_up_to(_MAX_DOCUMENTS),
+        type=_between(_MIN_DOCUMENTS, _MAX_DOCUMENTS),
         default=DOCUMENTS,
         metavar="N",
         help=f"how many the samples are repeated to ({DOCUMENTS})",
     )
     parser.add_argument(
         "--concurrency",
-        type=_up_to(_MAX_CONCURRENCY),
+        type=_between(_MIN_CONCURRENCY, _MAX_CONCURRENCY),
         default=CONCURRENCY,
         metavar="N",
         help=f"calls at a time ({CONCURRENCY})",

@@ -38,7 +38,6 @@ class Program:
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self.facts: dict[str, Any] = {}
-        self.killed = False
         self._process = process
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drain: asyncio.Task[None] | None = None
@@ -75,9 +74,17 @@ class Program:
         """Its process id."""
         return self._process.pid
 
+    def freeze(self) -> None:
+        """Stop it where it is, as if it hung."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End it as a crash would: no signal handler, no goodbye."""
-        self.killed = True
         self._process.kill()
 
     async def stop(self) -> None:

@@ -1,10 +1,12 @@
 """The calls: so many at once, each counted where it ended, and one instance lost on the way.
 
-The instance is asked how many calls it holds and killed in the same moment. What it held shows in the records of the
-calls: their first attempt ended with the instance, and another instance answered the second.
+To know how many calls an instance holds when it is killed, it is stopped first (SIGSTOP, as if it hung), and nothing
+new is sent until the others have answered everything: what is still open then is what it holds. What became of those
+calls shows in their records: the first attempt ended with the instance, and another instance answered the second.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,13 +22,13 @@ from reach.wire.record import Attempt
 from reach.wire.reply import Reply
 
 CAPABILITY: Final = "invoice.extract"
+INSTANCES: Final = 3
 HELD_AT_LEAST: Final = 3
 """Calls that the instance holds when it is killed."""
 
-_WISHED_HELD: Final = 5
 _BEGIN_SHARE: Final = 0.2
-_SETTLE_SHARE: Final = 0.5
 _POLL_S: Final = 0.005
+_SETTLE_S: Final = 0.02
 _PING_S: Final = 1.0
 
 
@@ -66,7 +68,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The instance that was killed, and how many calls it said that it held."""
+    """The instance that was killed, and how many calls it held."""
 
     instance: str
     pid: int
@@ -97,10 +99,12 @@ class Reader:
     timeout_s: float
     on_change: Callable[[Progress], None]
     progress: Progress = field(default_factory=lambda: Progress(0))
+    _may_send: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self, documents: Sequence[Document]) -> list[Reading]:
         """Read them all; in the order given."""
         self.progress.total = len(documents)
+        self._may_send.set()
         readings: list[Reading | None] = [None] * len(documents)
         waiting = iter(enumerate(documents))
         async with asyncio.TaskGroup() as group:
@@ -115,6 +119,7 @@ class Reader:
             self.on_change(self.progress)
 
     async def _read_one(self, document: Document) -> Reading:
+        await self._may_send.wait()
         params = {"content": document.path.read_bytes(), "filename": document.name}
         reply = await self.bus.request(CAPABILITY, params, timeout_s=self.timeout_s)
         return Reading(document, reply, self._first_attempt(reply))
@@ -127,17 +132,33 @@ class Reader:
         return next((record.attempts[0] for record in records), None)
 
     async def lose_one(self, agents: Sequence[Program], control: Connection) -> None:
-        """Kill an instance when a fifth is done and it holds enough calls; `control` may ask instances."""
-        while self.progress.share < 1:
-            held = await asyncio.gather(*(_held(agent, control) for agent in agents))
-            most = max(range(len(agents)), key=held.__getitem__)
-            enough = _WISHED_HELD if self.progress.share < _SETTLE_SHARE else HELD_AT_LEAST
-            if self.progress.share >= _BEGIN_SHARE and held[most] >= enough:
-                agents[most].kill()
-                self.progress.lost = Loss(agents[most].facts["instance"], agents[most].pid, held[most])
-                self.on_change(self.progress)
+        """Kill an instance when a fifth is done, while it holds enough calls; `control` may ask instances."""
+        for victim in itertools.cycle(agents):
+            if self.progress.share >= 1 or self.progress.lost is not None:
                 return
+            if self.progress.share >= _BEGIN_SHARE and await _held(victim, control) >= HELD_AT_LEAST:
+                others = [agent for agent in agents if agent is not victim]
+                await self._lose(victim, others, control)
             await asyncio.sleep(_POLL_S)
+
+    async def _lose(self, victim: Program, others: Sequence[Program], control: Connection) -> None:
+        """Stop it, count, and kill it if it holds enough; else let it go on."""
+        self._may_send.clear()
+        victim.freeze()
+        try:
+            for other in others:
+                while await _held(other, control):  # noqa: ASYNC110 - it says so only when asked
+                    await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_SETTLE_S)  # The last answers have been sent; now they have come, too.
+            held = self.bus.pending
+            if held >= HELD_AT_LEAST:
+                victim.kill()
+                self.progress.lost = Loss(victim.facts["instance"], victim.pid, held)
+                self.on_change(self.progress)
+        finally:
+            if self.progress.lost is None:
+                victim.thaw()
+            self._may_send.set()
 
 
 async def _held(agent: Program, control: Connection) -> int:
