@@ -148,7 +148,6 @@ class Agent:
                 limit=limit,
                 timeout_s=timeout_s or (120.0 if _is_stream(handler) else DEFAULT_TIMEOUT_S),
                 is_stream=_is_stream(handler),
-                chain=(tag,),
             )
             return function
 

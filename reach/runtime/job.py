@@ -44,13 +44,14 @@ class Served:
     busy_ms: float = 0.0
 
     is_stream: bool = False
+    name: str = ""
+    """The capability's name, from its card."""
     chain: tuple[str, ...] = ()
     """What nested calls have above them: this capability."""
 
-    @property
-    def name(self) -> str:
-        """The capability's name."""
-        return self.card.tag
+    def __post_init__(self) -> None:
+        self.name = self.card.tag
+        self.chain = (self.name,)
 
 
 @dataclass(slots=True, eq=False)
