@@ -78,7 +78,9 @@ CHANNELS: Final[dict[str, Channel]] = {
     "directed": Channel("inst.{instance}.{capability}", _REQUEST, "A request to one instance."),
     "cancel": Channel("ctl.{instance}.cancel", ("cancel",), "The caller has left: stop its handler."),
     "credit": Channel("ctl.{instance}.credit", ("credit",), "The reader of a stream takes more bytes."),
-    "ping": Channel("ctl.{instance}.ping", ("ping",), "Is the instance there, and does its loop run?"),
+    "ping": Channel(
+        "ctl.{instance}.ping", ("ping", "nothing"), "Is the instance there, and does its loop run?"
+    ),
     "drain": Channel("ctl.{instance}.drain", ("drain",), "Take no new work, finish, stop."),
     "inbox": Channel(
         "reply.{client}.{token}",
@@ -88,6 +90,9 @@ CHANNELS: Final[dict[str, Channel]] = {
     "answer": Channel(None, _INBOX, "The reply subject of the message that is answered."),
     "heartbeat": Channel("reach.heartbeat.{instance}", ("heartbeat",), "An instance is there."),
     "goodbye": Channel("reach.goodbye.{instance}", ("goodbye",), "An instance leaves in good order."),
+    "suspect": Channel(
+        "reach.suspect.{capability}", ("suspicion",), "A call was left waiting: is whoever has it there?"
+    ),
     "gone": Channel("reach.gone.{instance}.{generation}", ("gone",), "An instance's connection ended."),
     **{
         f"service{word}{suffix}": Channel(
@@ -137,12 +142,14 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "receiveAnswer": Operation("caller", "receive", "inbox", "Take what comes back."),
     "sendCancel": Operation("caller", "send", "cancel", "Leave a call."),
     "sendCredit": Operation("caller", "send", "credit", "Let a stream go on."),
+    "sendSuspicion": Operation("caller", "send", "suspect", "Tell of a call that was left waiting."),
     "hearGone": Operation(
         "caller", "receive", "gone", "Judge the calls of an instance that is gone at once."
     ),
     "sendGone": Operation("platform", "send", "gone", "Tell that an instance is gone."),
     "sendPing": Operation("platform", "send", "ping", "Ask whether an instance is there.", ("pong",)),
     "sendDrain": Operation("platform", "send", "drain", "Take an instance out of service."),
+    "hearSuspicion": Operation("platform", "receive", "suspect", "Ask the instances that are in doubt."),
     "hearHeartbeat": Operation("platform", "receive", "heartbeat", "Follow the life of instances."),
     "hearGoodbye": Operation("platform", "receive", "goodbye", "Follow the life of instances."),
 }

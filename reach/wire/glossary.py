@@ -125,6 +125,7 @@ MEANING: Final[dict[str, str]] = {
     "phases": "Milliseconds by phase: `admit_ms`, `choose_ms`, `wait_ms`, `handler_ms` and others.",
     "n": "Which try, from 1.",
     "subject": "The subject that was published to, or is answered on.",
+    "waited_ms": "Milliseconds since the call was sent.",
     "started_ms": "Milliseconds from the start of the call.",
     "decision": "What was made of it: done, retry, next_tier, fallback, give_up.",
     # NATS's service API.

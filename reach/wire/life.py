@@ -1,8 +1,8 @@
-"""The life of an instance: that it is there, that it leaves, that it is gone.
+"""The life of an instance: that it is there, that it leaves, that it is in doubt, that it is gone.
 
 `Heartbeat` and `Goodbye` come from the instance itself. `Gone` comes from whoever saw its connection end
 (the sentinel, from the server's own disconnect events) and lets callers judge at once what that instance
-had accepted, instead of waiting for each call's deadline.
+had accepted, instead of waiting for each call's deadline. `Suspicion` comes from a caller that was left waiting.
 """
 
 from __future__ import annotations
@@ -50,3 +50,11 @@ class Gone(_Message):
     at: int = Field(ge=0)
     cause: Literal["disconnected", "kicked", "lease"] = "disconnected"
     capabilities: tuple[str, ...] = ()
+
+
+class Suspicion(_Message):
+    """A call has waited for `waited_ms` without any frame: whoever was sent it may be stopped or blocked."""
+
+    capability: str
+    subject: str
+    waited_ms: int = Field(ge=0)

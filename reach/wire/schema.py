@@ -28,7 +28,7 @@ from reach.wire.card import Card
 from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import VERSION, Envelope
 from reach.wire.glossary import meaning
-from reach.wire.life import Gone, Goodbye, Heartbeat
+from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.record import ReachRecord
 from reach.wire.reply import Failure, Reply
 from reach.wire.service import ServiceInfo, ServicePing, ServiceStats
@@ -67,6 +67,7 @@ MESSAGES: Final[dict[str, Message]] = {
     "heartbeat": Message(Heartbeat),
     "goodbye": Message(Goodbye),
     "gone": Message(Gone),
+    "suspicion": Message(Suspicion),
     "cancel": Message(Cancel),
     "credit": Message(Credit),
     "ping": Message(Ping),

@@ -73,6 +73,9 @@ def decoded(data: bytes) -> Any:
 
 def _message_in(names: set[str], body: Any) -> str:
     """Tell which message of a channel a body is, by the fields that no other has."""
+    if body is None and "nothing" in names:
+        return "nothing"
+    names = names - {"nothing"} or names
     if len(names) == 1:
         return next(iter(names))
     if "envelope" in names:

@@ -14,7 +14,7 @@ from reach.wire.card import CapabilityCard, Card
 from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import Envelope
 from reach.wire.frame import Frame
-from reach.wire.life import Gone, Goodbye, Heartbeat
+from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.record import Attempt, ReachRecord
 from reach.wire.reply import Failure, Reply
 from reach.wire.trace import Hop, Trace
@@ -177,6 +177,11 @@ def specimens() -> dict[str, Specimen]:
         ("heartbeat", f"reach.heartbeat.{INSTANCE}", Heartbeat(**ids, at=AT, inflight=3)),
         ("goodbye", f"reach.goodbye.{INSTANCE}", Goodbye(**ids, at=AT, reason="drain")),
         ("gone", f"reach.gone.{INSTANCE}.{AT}", Gone(instance=INSTANCE, generation=AT, at=AT + 500)),
+        (
+            "suspicion",
+            "reach.suspect.invoice.extract",
+            Suspicion(capability="invoice.extract", subject="cap.invoice.extract", waited_ms=151),
+        ),
         ("cancel", f"ctl.{INSTANCE}.cancel", Cancel(message_id="m1")),
         ("credit", f"ctl.{INSTANCE}.credit", Credit(stream_id="m1", bytes=262_144)),
         ("ping", f"ctl.{INSTANCE}.ping", Ping(at=AT)),

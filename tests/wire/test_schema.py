@@ -146,6 +146,7 @@ def test_every_request_subject_belongs_to_a_channel() -> None:
         "reply.c1.t1": "inbox",
         "_INBOX.abc.1": "answer",
         "reach.gone.p-1.5": "gone",
+        "reach.suspect.a.b": "suspect",
         "$SRV.PING": "servicePing",
         "$SRV.STATS.svc.id1": "serviceStatsOne",
         "$JS.API.INFO": None,
