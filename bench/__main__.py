@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not stage.pairs:
             aside.print("Nothing of what was asked for can be measured here.", stage.left_out)
             return 2
-        _measure(stage, findings, aside, quick=given.quick)
+        profile_s = given.profile or (_QUICK_PROFILE_S if given.quick else _PROFILE_S)
+        _measure(stage, findings, aside, profile_s=profile_s)
     if not given.skip_startup:
         findings.startup = measure_startup()
     if given.json:
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if findings.failures or missed else 0
 
 
-def _measure(stage: Stage, findings: Findings, aside: Console, *, quick: bool) -> None:
+def _measure(stage: Stage, findings: Findings, aside: Console, *, profile_s: float) -> None:
     findings.left_out = dict(stage.left_out)
     for pair in stage.pairs.values():
         findings.versions |= pair.about()["versions"]
@@ -67,8 +68,7 @@ def _measure(stage: Stage, findings: Findings, aside: Console, *, quick: bool) -
     made = sum(cell.outcome.made for cell in cells if cell.contender == REACH.name)
     for name in (NATS.name, REACH.name):
         if name in stage.pairs:
-            seconds = _QUICK_PROFILE_S if quick else _PROFILE_S
-            profiles, profiled = profile(stage.pairs[name], concurrency=_PROFILE_AT, seconds=seconds)
+            profiles, profiled = profile(stage.pairs[name], concurrency=_PROFILE_AT, seconds=profile_s)
             findings.profiles += profiles
             made += profiled if name == REACH.name else 0
     if REACH.name in stage.pairs:
@@ -136,6 +136,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--runs", type=_runs, metavar="N", help="how often all of it is done (3); medians count"
     )
     parser.add_argument("--seconds", type=_seconds, metavar="S", help="how long a turn takes (1)")
+    parser.add_argument("--profile", type=_seconds, metavar="S", help="how long each profile takes (4)")
     parser.add_argument("--concurrency", type=_loads, metavar="N,N", help="calls at a time (1,64,256,1000)")
     parser.add_argument("--skip-startup", action="store_true", help="do not measure importing and `reach up`")
     parser.add_argument("--check", action="store_true", help="fail when a promised bound is missed")

@@ -143,6 +143,14 @@ def print_findings(findings: Findings, console: Console) -> None:
         table.add_row(*row, style="bold" if row[1] == REACH.label else "")
         seen = row[0]
     console.print(table)
+    for one in findings.profiles:
+        console.print(
+            f"\n{LABELS[one.contender]}, {one.side}: {one.us_per_call:.1f} µs of processor time a call"
+        )
+        for spent in (one.rooms, dict(list(one.functions.items())[:_TOP_FUNCTIONS])):
+            console.print(
+                "  " + ", ".join(f"{name} {microseconds:.1f}" for name, microseconds in spent.items())
+            )
     console.print(f"\n{_about(findings)}")
     for name, reason in findings.left_out.items():
         console.print(f"Left out: {LABELS[name]} ({reason}).")
