@@ -10,6 +10,7 @@ empty.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
     from reach.bus.connection import Connection
     from reach.bus.internals import Delivery
+
+
+RETELL_S = (1.0, 3.0)
+"""Pauses before cancellations from before an outage are told once more, in seconds."""
+
+MAX_UNTOLD = 1000
+"""Cancellations that are kept while the link is down; producers end at their own deadlines otherwise."""
 
 
 class Pending:
@@ -87,6 +95,7 @@ class Mux:
         self._by_instance: dict[str, set[str]] = {}
         # Cancelled before anybody had accepted: told as soon as acceptance arrives. Bounded by the wheel.
         self._orphans: dict[str, Pending] = {}
+        self._untold: deque[tuple[str, str]] = deque(maxlen=MAX_UNTOLD)
         self._counter = 0
         self._wheel = DeadlineWheel(self._loop, self._on_due)
         self.serves: Callable[[str, str], bool] | None = None
@@ -240,7 +249,7 @@ class Mux:
         try:
             self._connection.publish(subjects.ctl(instance, "cancel"), body)
         except LinkDown:
-            return  # the instance sees its own deadline; there is no way to reach it sooner
+            self._untold.append((instance, message_id))  # told as soon as there is a way
 
     def _forget_acceptance(self, pending: Pending) -> None:
         tokens = self._by_instance.get(pending.accepted or "")
@@ -259,9 +268,22 @@ class Mux:
         self._orphans.pop(token, None)
 
     def _on_state(self, state: LinkState) -> None:
+        if state is LinkState.CONNECTED:
+            untold, self._untold = list(self._untold), deque(maxlen=MAX_UNTOLD)
+            if untold:
+                self._retell(untold, RETELL_S)
         if state is not LinkState.CONNECTED:
             self._orphans.clear()
             self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
+
+    def _retell(self, untold: list[tuple[str, str]], pauses_s: tuple[float, ...]) -> None:
+        """Tell agents of cancellations, and again: they may find the server later than we do."""
+        if self._closed:
+            return
+        for instance, message_id in untold:
+            self._tell_cancel(instance, message_id)
+        if pauses_s:
+            self._loop.call_later(pauses_s[0], self._retell, untold, pauses_s[1:])
 
     def _fail_all(self, failure: Failure) -> None:
         for pending in list(self._pending.values()):

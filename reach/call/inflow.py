@@ -92,7 +92,7 @@ class Inflow:
             if isinstance(outcome, Reply) and outcome.ok and not self.began:
                 self._frames.append((outcome if outcome.blob is not None else outcome.data, 0))
                 self._seq = 1
-            ours = (Reason.DEADLINE, Reason.CANCELLED)
+            ours = (Reason.DEADLINE, Reason.CANCELLED, Reason.DISCONNECTED)
             self.finished_by_far_end = isinstance(outcome, Reply) or outcome.reason not in ours
             self._finish(outcome)
 
