@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from reach.errors import ConfigError, UpstreamFailure
-from reach.faults import Executed
+from reach.faults import Reason
 from reach.runtime.signature import Handler
 from reach.runtime.threads import Feed, Work
 from reach.runtime.worker_main import in_worker
@@ -292,7 +292,7 @@ class ProcessExecutor:
             whole = True
         except WorkerEnded as ended:
             raise UpstreamFailure(
-                f"the worker process ended ({ended}) while it had this call", executed=Executed.MAYBE
+                f"the worker process ended ({ended}) while it had this call", reason=Reason.INSTANCE_GONE
             ) from None
         finally:
             if whole:

@@ -368,7 +368,7 @@ async def test_a_worker_killed_with_a_call_fails_that_call_alone() -> None:
         assert time.monotonic() - began < 1.0
         error = told.value
         assert error.message == "the worker process ended (signal 9) while it had this call"
-        assert (error.reason, error.executed) == (Reason.HANDLER_ERROR, Executed.MAYBE)
+        assert (error.reason, error.executed) == (Reason.INSTANCE_GONE, Executed.MAYBE)
         assert slot.freed == 1
         assert await other != pid
         assert await call({"seconds": 0}) != pid
