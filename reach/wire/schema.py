@@ -32,6 +32,7 @@ from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.record import ReachRecord
 from reach.wire.reply import Failure, Reply
 from reach.wire.service import ServiceInfo, ServicePing, ServiceStats
+from reach.wire.whole import MAX_WHOLE
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 """The JSON Schema dialect of every published schema."""
@@ -263,7 +264,7 @@ def _frame() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "stream_id": {"type": "string"},
-            "seq": {"type": "integer", "minimum": 0},
+            "seq": {"type": "integer", "minimum": 0, "maximum": MAX_WHOLE},
             **forms,
         },
         "required": ["stream_id", "seq"],
