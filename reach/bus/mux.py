@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from reach.bus.connection import LinkState
-from reach.bus.suspicion import SUSPICION_S, Suspicions
+from reach.bus.suspicion import Suspicions
 from reach.bus.translate import denied_subject
 from reach.bus.wheel import DeadlineWheel
 from reach.errors import LinkDown, SchemaInvalid
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from reach.bus.connection import Connection
     from reach.bus.internals import Delivery
 
+
+GONE_AFTER_S = 0.45
+"""How old a call that nobody has accepted must be for the end of an instance to be its end, too. An instance is
+judged gone 500 ms after its connection ended: younger calls were sent when it was no longer there to take them."""
 
 RETELL_S = (1.0, 3.0)
 """Pauses before cancellations from before an outage are told once more, in seconds."""
@@ -98,7 +102,7 @@ class Mux:
         self._untold: deque[tuple[str, str]] = deque(maxlen=MAX_UNTOLD)
         self._counter = 0
         self._wheel = DeadlineWheel(self._loop, self._on_due)
-        self.serves: Callable[[str, str], bool] | None = None
+        self.serves: Callable[[str, str], bool] = _unknown
         """Whether an agent serves a capability, as far as the caller knows (set by the caller)."""
         self.suspicions = Suspicions(connection)
         self.unheard = 0
@@ -309,11 +313,19 @@ class Mux:
             pending = self._pending.get(token)
             if pending is not None and str(pending.generation) == generation:
                 pending.settle(Failure.of(Reason.INSTANCE_GONE))
+        addressed = subjects.inst(instance, "")
+        for pending in list(self._pending.values()):
+            if pending.subject.startswith(addressed) and pending.sent:
+                pending.settle(Failure.of(Reason.INSTANCE_GONE))
         if self.serves is None:
             return
         agent_id = instance.rpartition("-")[0]
         now = monotonic()
         for pending in list(self._pending.values()):
-            in_doubt = pending.accepted is None and pending.sent and now - pending.sent > SUSPICION_S
+            in_doubt = pending.accepted is None and pending.sent and now - pending.sent > GONE_AFTER_S
             if in_doubt and self.serves(agent_id, pending.capability):
                 pending.settle(Failure.of(Reason.INSTANCE_GONE))
+
+
+def _unknown(_agent_id: str, _capability: str) -> bool:
+    return False

@@ -132,9 +132,9 @@ class Load:
 
 def failures(replies: dict[str, Reply]) -> dict[str, str]:
     return {
-        key: f"{reply.error.code}/{reply.error.reason} ({reply.error.executed}) by {reply.instance}"
+        key: f"{error.code}/{error.reason} {error.executed} {error.cause} after {reply.latency_ms:.0f} ms"
         for key, reply in replies.items()
-        if reply.error is not None
+        if (error := reply.error) is not None
     }
 
 
