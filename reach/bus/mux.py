@@ -314,16 +314,13 @@ class Mux:
             if pending is not None and str(pending.generation) == generation:
                 pending.settle(Failure.of(Reason.INSTANCE_GONE))
         addressed = subjects.inst(instance, "")
-        for pending in list(self._pending.values()):
-            if pending.subject.startswith(addressed) and pending.sent:
-                pending.settle(Failure.of(Reason.INSTANCE_GONE))
-        if self.serves is None:
-            return
         agent_id = instance.rpartition("-")[0]
         now = monotonic()
         for pending in list(self._pending.values()):
-            in_doubt = pending.accepted is None and pending.sent and now - pending.sent > GONE_AFTER_S
-            if in_doubt and self.serves(agent_id, pending.capability):
+            if pending.accepted is not None or not pending.sent:
+                continue
+            in_doubt = now - pending.sent > GONE_AFTER_S and self.serves(agent_id, pending.capability)
+            if in_doubt or pending.subject.startswith(addressed):
                 pending.settle(Failure.of(Reason.INSTANCE_GONE))
 
 

@@ -332,6 +332,8 @@ class Outbound:
         nobody = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("cap.")
         # Unless our link is new: then those whom we know are on their way back to the server, too.
         returning = nobody and call.card is not None and monotonic() - self._link_back < RETURN_WITHIN_S
+        # An instance of whose end we had not heard: nothing was done, so choosing again costs no attempt.
+        missed = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("inst.")
         decision = decide(
             failure,
             idempotent=call.idempotent,
@@ -342,8 +344,8 @@ class Outbound:
             budget_ok=True,
             jitter=random(),  # noqa: S311 - spreading load, not a secret
             inner_retried=call.inner_retried,
-            max_attempts=_most(call, attempt.n, nobody=nobody, returning=returning),
-            base_s=RETURN_S / 2 ** (attempt.n - 1) if returning else BACKOFF_BASE_S,
+            max_attempts=_most(call, attempt.n, nobody=nobody, again=returning or missed),
+            base_s=0.0 if missed else RETURN_S / 2 ** (attempt.n - 1) if returning else BACKOFF_BASE_S,
         )
         attempt.decision = decision.word
         if isinstance(decision, GiveUp):
@@ -447,11 +449,13 @@ class Outbound:
         self.recorder.put(record)
 
 
-def _most(call: Call, attempt: int, *, nobody: bool, returning: bool) -> int:
+def _most(call: Call, attempt: int, *, nobody: bool, again: bool) -> int:
     """How many attempts the call may have in all, as things are after its `attempt`-th."""
-    if not nobody or not call.options.retry:
+    if not call.options.retry:
         return call.max_attempts
-    return attempt + 1 if returning else attempt
+    if again:
+        return attempt + 1
+    return attempt if nobody else call.max_attempts
 
 
 def _deadline_by(call: Call, card: CapabilityCard) -> float:
