@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.wire import names
+from reach.wire.trace import MAX_HOPS, Hop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,11 +27,16 @@ ROUND_TIMEOUT_S: Final = 30.0
 class Marks:
     """What calls made inside one handler leave for the pipeline that runs the handler."""
 
-    __slots__ = ("cost", "retried")
+    __slots__ = ("cost", "hops", "retried")
 
     def __init__(self) -> None:
         self.retried = False
         self.cost: float | None = None
+        self.hops: list[Hop] | None = None
+
+    def passed_through(self, hops: list[Hop]) -> None:
+        """Note where a nested call went, for the trace of the call that it is part of."""
+        self.hops = [*(self.hops or ()), *hops][:MAX_HOPS]
 
 
 class Round:
@@ -77,6 +83,7 @@ class CallContext:
     trigger: dict[str, Any] | None = None
     chain: tuple[str, ...] = ()
     marks: Marks | None = None
+    wants_hops: bool = False
     round: Round | None = None
 
 

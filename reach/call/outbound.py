@@ -380,8 +380,11 @@ class Outbound:
         reply.retried = call.inner_retried or len(call.attempts) > 1
         if reply.retried and call.around.marks is not None:
             call.around.marks.retried = True
-        if reply.ok and not call.options.trace:
-            reply.trace = None
+        if reply.trace is not None:
+            if call.around.marks is not None:
+                call.around.marks.passed_through(reply.trace.hops)
+            if reply.ok and not call.options.trace:
+                reply.trace = None
         failure = reply.error
         outcome_word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
         self.remember(call, outcome_word, failure, latency_ms)

@@ -20,7 +20,7 @@ from reach.call.options import NO_OPTIONS
 from reach.policy.deadline import narrow
 from reach.wire import codec
 from reach.wire.envelope import Envelope, is_envelope
-from reach.wire.trace import Trace
+from reach.wire.trace import Hop, Trace
 
 if TYPE_CHECKING:
     from reach.call.context import CallContext
@@ -100,6 +100,10 @@ def prepare(
         envelope.trace = Trace(around.trace_id, ids.span_id(), [], around.started_at or wall_ms)
     elif envelope.trace is None:
         envelope.trace = Trace(ids.trace_id(), ids.span_id(), [], wall_ms)
+    if options.trace or around.wants_hops:
+        # Whoever sends hops is sent them all back.
+        hop = Hop(envelope.source or source, wall_ms, forwarded_to=capability)
+        envelope.trace.hops = [*envelope.trace.hops, hop]
     asked_s = options.timeout_s
     if asked_s is None and envelope.timeout_ms is not None:
         asked_s = max(envelope.timeout_ms / 1000, _NO_TIME_S)

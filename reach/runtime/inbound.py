@@ -29,7 +29,7 @@ from reach.runtime.workers import HandlerRaised
 from reach.wire import codec, subjects
 from reach.wire.envelope import Envelope, is_envelope
 from reach.wire.reply import Failure, Reply
-from reach.wire.trace import Hop, Trace
+from reach.wire.trace import MAX_HOPS, Hop, Trace
 
 if TYPE_CHECKING:
     from reach.bus.blobs import Blobs
@@ -270,6 +270,7 @@ class Inbound:
             trigger=envelope.trigger,
             chain=job.served.chain,
             marks=job.marks,
+            wants_hops=trace is not None and bool(trace.hops),
         )
 
     def _free(self, job: Job) -> None:
@@ -317,8 +318,9 @@ class Inbound:
         reply.cost = job.marks.cost
         if not job.envelope.frames:
             reply.reach_id = _reach_id(job)  # Our own callers know it; others read it here.
-        if job.envelope.trace is not None and failure is not None:
-            reply.trace = self._traced(job, reply)
+        trace = job.envelope.trace
+        if trace is not None and (failure is not None or trace.hops):
+            reply.trace = self._traced(job, reply, trace)
         if job.in_frames:
             if failure is None:
                 self._answers.end(job, reply)
@@ -342,14 +344,13 @@ class Inbound:
             reply.ok, reply.data, reply.blob, reply.error = False, None, None, failure
             self._answers.send(job, reply)
 
-    def _traced(self, job: Job, reply: Reply) -> Trace | None:
-        trace = job.envelope.trace
-        if trace is None:
-            return None
+    def _traced(self, job: Job, reply: Reply, trace: Trace) -> Trace:
+        """Give the trace with this node's hop and those of its nested calls: who sends hops asks for them."""
         now_ms = int(time.time() * 1000)
         status = "ok" if reply.error is None else reply.error.code.value
         hop = Hop(self._instance, int(now_ms - reply.latency_ms), round(reply.latency_ms, 3), None, status)
-        return Trace(trace.trace_id, trace.span_id, [*trace.hops, hop], trace.started_at)
+        hops = [*trace.hops, hop, *(job.marks.hops or ())][:MAX_HOPS]
+        return Trace(trace.trace_id, trace.span_id, hops, trace.started_at)
 
     def _finish(self, job: Job, failure: Failure | None) -> None:
         """Give everything back; a slot that a thread still holds follows when it returns."""

@@ -59,6 +59,49 @@ async def test_a_failed_reply_says_the_same(fleet: Fleet) -> None:
     assert [(instance.name, "UPSTREAM_5XX")] == [(hop.node, hop.status) for hop in reply.trace.hops]
 
 
+async def test_hops_come_with_a_success_when_asked_for(fleet: Fleet) -> None:
+    """`trace=True` gives the hops of a call that worked, from the caller on; without it they stay away."""
+    instance = await fleet.serve(echo_agent())
+    bus = await fleet.connect()
+    asked = await bus.request("echo.say", {}, trace=True)
+    plain = await bus.request("echo.say", {})
+    assert plain.trace is None
+    assert asked.trace is not None
+    assert [(bus.connection.who, "echo.say"), (instance.name, None)] == [
+        (hop.node, hop.forwarded_to) for hop in asked.trace.hops
+    ]
+
+
+async def test_the_hops_of_nested_calls_come_along(fleet: Fleet) -> None:
+    """Design, trace: hops accumulate on the way back, of a failure always, of a success when asked for."""
+    outer = reach.Agent("outer")
+
+    @outer.capability("outer.ask")
+    async def ask(ctx: reach.Context, fail: bool) -> Any:
+        return (await ctx.bus.request("inner.do", {"fail": fail})).unwrap()
+
+    inner = reach.Agent("inner")
+
+    @inner.capability("inner.do")
+    async def do(fail: bool) -> str:
+        if fail:
+            raise ValueError
+        return "done"
+
+    above, below = await fleet.serve(outer), await fleet.serve(inner)
+    bus = await fleet.connect()
+    failed = await bus.request("outer.ask", {"fail": True})
+    assert failed.trace is not None
+    assert [(above.name, "UPSTREAM_5XX"), (below.name, "UPSTREAM_5XX")] == [
+        (hop.node, hop.status) for hop in failed.trace.hops
+    ]
+    asked = await bus.request("outer.ask", {"fail": False}, trace=True)
+    assert asked.trace is not None
+    assert [bus.connection.who, above.name, "outer", below.name] == [hop.node for hop in asked.trace.hops]
+    again = await bus.request("outer.ask", {"fail": False})
+    assert again.trace is None
+
+
 async def test_both_spellings_of_a_capability_are_one(fleet: Fleet) -> None:
     """`"cap.echo.say"` and `"echo.say"` are the same capability."""
     await fleet.serve(echo_agent())
@@ -278,3 +321,63 @@ async def test_a_tenant_with_an_accent_is_refused_as_token_and_kept_as_text(flee
     assert {"who": "Zoë"} == (await bus.request("named.echo", {"who": "Zoë"})).unwrap()
     cards = await bus.cards.instances("named.echo")
     assert ["Zoë’s agent"] == [card.display_name for card in cards]
+
+
+async def test_nonsense_in_an_answers_place_is_the_far_ends_failure(fleet: Fleet) -> None:
+    """ERR-3: what is no reply is NON_JSON_BODY (never SCHEMA_INVALID: the caller did nothing wrong), and not echoed."""
+    connection = await fleet.connection(Role.AGENT)
+    connection.subscribe(
+        "cap.babble.on", lambda asked: connection.publish(asked.reply, b"<html>502 secret"), queue="reach"
+    )
+    await connection.flush()
+    bus = await fleet.connect()
+    reply = await bus.request("babble.on", timeout_s=5)
+    assert reply.error is not None
+    assert (Code.UPSTREAM_5XX, Reason.NON_JSON_BODY, Executed.MAYBE) == (
+        reply.error.code,
+        reply.error.reason,
+        reply.error.executed,
+    )
+    assert "html" not in reply.error.message
+
+
+async def test_a_call_can_be_sent_to_one_agent_a_region_or_a_version(fleet: Fleet) -> None:
+    """CALL-12: `target` names an agent, `require` excludes, `prefer` weighs."""
+    for name, region, version in (("north", "n", "1.0.0"), ("south", "s", "2.0.0")):
+        agent = reach.Agent(name, region=region, version=version, labels={"tier": name[0]})
+
+        @agent.capability("where.are")
+        async def where(ctx: reach.Context) -> str:
+            return ctx.instance.partition("-")[0]
+
+        await fleet.serve(agent)
+    bus = await fleet.connect()
+    await bus.cards.instances("where.are")
+    for _ in range(5):
+        assert "south" == (await bus.request("where.are", target="south")).unwrap()
+        assert "north" == (await bus.request("where.are", require={"region": "n"})).unwrap()
+        assert "south" == (await bus.request("where.are", require={"version": "2.0.0"})).unwrap()
+        assert "north" == (await bus.request("where.are", prefer={"tier": "n"})).unwrap()
+    missing = (await bus.request("where.are", target="east")).error
+    assert missing is not None
+    assert Reason.NO_RESPONDERS is missing.reason
+
+
+async def test_a_view_carries_options_and_shares_everything_else(fleet: Fleet) -> None:
+    """`with_options` gives a light view; what a call says itself wins."""
+    agent = reach.Agent("viewed")
+
+    @agent.capability("viewed.look")
+    async def look(ctx: reach.Context) -> dict[str, Any]:
+        return {"session": ctx.session_id, "left": ctx.time_left_s, "tenant": ctx.tenant}
+
+    await fleet.serve(agent)
+    bus = await fleet.connect()
+    view = bus.with_options(session_id="s-1", timeout_s=3).with_options(tenant="north")
+    seen = (await view.request("viewed.look")).unwrap()
+    assert ("s-1", "north") == (seen["session"], seen["tenant"])
+    assert seen["left"] <= 3
+    own = (await view.request("viewed.look", session_id="s-2")).unwrap()
+    assert "s-2" == own["session"]
+    assert (await bus.request("viewed.look")).unwrap()["session"] is None
+    assert view.connection is bus.connection
