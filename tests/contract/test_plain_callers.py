@@ -5,7 +5,10 @@ says (design: the wire; behaviour CALL-7).
 """
 
 import asyncio
+import datetime as dt
 import json
+import math
+from decimal import Decimal
 from typing import Any
 
 import msgpack
@@ -42,6 +45,20 @@ def agent() -> reach.Agent:
     async def count(to: int) -> Any:
         for number in range(to):
             yield number
+
+    @agent.capability("plain.values")
+    async def values() -> dict[str, Any]:
+        return {
+            "raw": b"\x00\xff",
+            "when": dt.datetime(2027, 1, 5, tzinfo=dt.UTC),
+            "price": Decimal("19.90"),
+            "tags": {"b", "a"},
+            "big": 2**64 - 1,
+        }
+
+    @agent.capability("plain.nan")
+    async def nan() -> dict[str, Any]:
+        return {"rates": [1.0, float("nan")]}
 
     @agent.capability("plain.large")
     async def large(size: int) -> dict[str, Any]:
@@ -156,6 +173,36 @@ async def test_chinese_and_accented_text_round_trips_in_json(asking: Asking) -> 
     data = await asking.ask("cap.plain.echo", '{"who": "Zoë 发票 🧾"}'.encode())
     assert {"who": "Zoë 发票 🧾"} == json.loads(data)["data"]
     assert "Zoë 发票 🧾".encode() in data
+
+
+async def test_results_have_their_documented_form_in_json(asking: Asking) -> None:
+    """CALL-8: bytes are marked base64, times ISO 8601, decimals text, sets lists; 64-bit integers are whole."""
+    reply = json.loads(await asking.ask("cap.plain.values", b"{}"))
+    assert {
+        "raw": {"$bytes": "AP8="},
+        "when": "2027-01-05T00:00:00+00:00",
+        "price": "19.90",
+        "tags": ["a", "b"],
+        "big": 18446744073709551615,
+    } == reply["data"]
+
+
+async def test_bytes_are_taken_in_json_as_they_are_given(asking: Asking) -> None:
+    """CALL-8: `{"$bytes": …}` is bytes to the handler, and comes back so."""
+    reply = json.loads(await asking.ask("cap.plain.echo", b'{"raw": {"$bytes": "AP8="}}'))
+    assert {"raw": {"$bytes": "AP8="}} == reply["data"]
+    packed = msgpack.unpackb(await asking.ask("cap.plain.echo", msgpack.packb({"raw": b"\x00\xff"})))
+    assert {"raw": b"\x00\xff"} == packed["data"]
+
+
+async def test_nan_is_refused_in_json_by_its_path_and_crosses_in_msgpack(asking: Asking) -> None:
+    """CALL-8: what JSON has no form for is the handler's bad result, told by path; msgpack has one."""
+    error = json.loads(await asking.ask("cap.plain.nan", b"{}"))["error"]
+    assert ("UPSTREAM_5XX", "BAD_RESULT", "yes") == (error["code"], error["reason"], error["executed"])
+    assert "rates[1]" in error["message"]
+    packed = msgpack.unpackb(await asking.ask("cap.plain.nan", msgpack.packb({})))
+    assert packed["ok"]
+    assert math.isnan(packed["data"]["rates"][1])
 
 
 GARBAGE = {
