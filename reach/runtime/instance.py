@@ -67,6 +67,11 @@ class Instance:
         return self._connection
 
     @property
+    def membership(self) -> Membership:
+        """Where it is subscribed."""
+        return self._membership
+
+    @property
     def inflight(self) -> int:
         """Requests in work."""
         return self._inbound.inflight

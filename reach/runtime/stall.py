@@ -67,8 +67,7 @@ class StallGuard:
         """
         if self._timer is None:
             return False
-        if monotonic() - self._last_tick > TICK_S + LATE_S:
-            self._stalled()
+        self._notice()
         return self._clearing is not None or received < self._barrier
 
     def link_ended(self) -> None:
@@ -76,14 +75,16 @@ class StallGuard:
         self._barrier = monotonic()
 
     def _tick(self) -> None:
-        if monotonic() - self._last_tick > TICK_S + LATE_S:
-            self._stalled()
+        self._notice()
         self._last_tick = monotonic()
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
-    def _stalled(self) -> None:
+    def _notice(self) -> None:
+        """See whether the last tick is too long ago: then this process stood still."""
         now = monotonic()
         stood_still_s = now - self._last_tick
+        if stood_still_s <= TICK_S + LATE_S:
+            return
         self._last_tick = now
         self._barrier = now
         self.stalls += 1
@@ -96,9 +97,10 @@ class StallGuard:
             self._clearing = self._loop.create_task(self._clear())
 
     async def _clear(self) -> None:
-        """Wait until the server has answered a PING that was sent after the stall."""
+        """Wait until the server has answered a PING that was sent after the last stall."""
         try:
             while True:
+                asked_after = self.stalls
                 try:
                     await self._connection.flush(PONG_S)
                 except LinkDown:
@@ -106,7 +108,10 @@ class StallGuard:
                 except Exception as error:  # noqa: BLE001 - whatever it is, only a PONG proves that the past is over
                     _log.warning("no PONG after a stall (%s); asking again", type(error).__name__)
                 else:
-                    return
+                    self._notice()
+                    if self.stalls == asked_after:
+                        return
+                    # It stood still again meanwhile, and what piled up then stands behind this PONG.
         finally:
             self._barrier = monotonic()
             self._clearing = None
