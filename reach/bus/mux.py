@@ -170,6 +170,10 @@ class Mux:
         if self._closed:
             return
         self._closed = True
+        for pending in self._pending.values():
+            # Nobody will read their answers any more: whoever has them may stop.
+            if pending.accepted is not None and not pending.cancelled:
+                self._tell_cancel(pending.accepted, pending.message_id)
         self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
         self._wheel.close()
         self.suspicions.close()

@@ -30,7 +30,7 @@ from reach.registry.cards import CardDirectory
 from reach.wire import names
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from types import TracebackType
 
     from pydantic import BaseModel
@@ -94,7 +94,7 @@ class Bus:
         *,
         clocks: StreamClocks | None = None,
         **options: Unpack[CallOptions],
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Call a capability that answers in parts, and iterate over them.
 
         Raises the matching `ReachError` where the stream fails; leaving the loop early cancels it at the far end.
@@ -106,7 +106,7 @@ class Bus:
 
     def broadcast(
         self, capability: str, env: Parameters = None, **options: Unpack[CallOptions]
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply, None]:
         """Call every instance of a capability, and iterate over their replies as they come."""
         name = names.capability(capability)
         return self._core.outflow.broadcast(name, env, self._options.merged(options))

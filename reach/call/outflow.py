@@ -21,7 +21,7 @@ from reach.wire import subjects
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from reach.bus.mux import Pending
     from reach.call.options import Options
@@ -58,7 +58,7 @@ class Outflow:
 
     async def stream(
         self, capability: str, given: object, options: Options, *, clocks: StreamClocks
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield the data of a stream. Raises the matching `ReachError` when it fails, at most once, at its end."""
         out = self._out
         call = out.prepare(capability, given, options, kind="stream", default_s=clocks.max_duration_s)
@@ -146,7 +146,7 @@ class Outflow:
 
     # -- broadcast -----------------------------------------------------------------------------------
 
-    async def broadcast(self, capability: str, given: object, options: Options) -> AsyncIterator[Reply]:
+    async def broadcast(self, capability: str, given: object, options: Options) -> AsyncGenerator[Reply, None]:
         """Yield one reply an instance as they come, failures among them, until all have answered or time is up."""
         out = self._out
         call = out.prepare(capability, given, options, kind="broadcast")
@@ -202,7 +202,7 @@ class Outflow:
 
     async def _collect(
         self, call: Call, answers: asyncio.Queue[Reply | Failure], expected: set[str]
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply, None]:
         waiting = set(expected)
         answered: set[str] = set()
         while True:

@@ -138,6 +138,8 @@ class Envelope:
         try:
             return codec.pack_trusted(m)
         except (ValueError, TypeError, OverflowError):
+            # A path is the caller's: it begins where the parameters do.
+            codec.pack(self.payload)
             codec.explain(m, as_json=False)
 
     @classmethod

@@ -33,14 +33,18 @@ def _nearest(name: str, *, dots: bool) -> str | None:
     return ".".join(kept)[:_MAX_CAPABILITY].rstrip(".-") or None
 
 
+def _article(what: str) -> str:
+    return "an" if what[:1] in "aeiou" else "a"
+
+
 def _refuse(what: str, name: str, rule: str, nearest: str | None) -> NameRefused:
     hint = f"; {nearest!r} would do" if nearest else ""
-    return NameRefused(f"{name[:_MAX_CAPABILITY]!r} cannot be a {what}: {rule}{hint}", nearest=nearest)
+    return NameRefused(f"{name[:_MAX_CAPABILITY]!r} cannot be {_article(what)} {what}: {rule}{hint}", nearest=nearest)
 
 
 def _must_be_text(value: object, what: str, hint: str = "") -> None:
     if not isinstance(value, str):
-        raise TypeError(f"a {what} is a string{hint}, not {type(value).__name__}")
+        raise TypeError(f"{_article(what)} {what} is a string{hint}, not {type(value).__name__}")
 
 
 @lru_cache(maxsize=8192)
