@@ -1,12 +1,13 @@
 """The command line as people use it: real processes, a real server, a state folder of its own for the tests."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,29 @@ def environment(**changes: str | None) -> dict[str, str]:
     return kept
 
 
+class Program(subprocess.Popen[str]):
+    """A process that runs meanwhile. Its stderr goes to a file: a pipe that nobody reads would stop it when full."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int) -> None:
+        self._errors = cwd / f".stderr-{next(_numbers)}"
+        with self._errors.open("w") as errors:
+            super().__init__(
+                command, env=env, cwd=cwd, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def said(self) -> str:
+        """What it wrote to stderr so far."""
+        return self._errors.read_text()
+
+    def finish(self, *, timeout_s: float = 30.0) -> tuple[str, str]:
+        """Wait for its end: stdout, stderr."""
+        out, _ = self.communicate(timeout=timeout_s)
+        return out, self.said()
+
+
+_numbers = itertools.count()
+
+
 @dataclass(frozen=True)
 class Reach:
     """The command `reach` with one environment, in one folder; `env` of a call changes it, None removes."""
@@ -148,22 +172,15 @@ class Reach:
         *arguments: str | Path,
         stdin: int = subprocess.DEVNULL,
         env: Mapping[str, str | None] | None = None,
-    ) -> subprocess.Popen[str]:
+    ) -> Program:
         """Start it, and leave it running."""
-        return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            env=self.changed(env),
-            cwd=self.cwd,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [*COMMAND, *map(str, arguments)]
+        return Program(command, env=self.changed(env), cwd=self.cwd, stdin=stdin)
 
     @contextmanager
     def running(
         self, *arguments: str | Path, until: str, env: Mapping[str, str | None] | None = None
-    ) -> Iterator[subprocess.Popen[str]]:
+    ) -> Iterator[Program]:
         """Start it, wait until it prints `until`, and end it in order afterwards."""
         process = self.start(*arguments, env=env)
         try:
@@ -173,7 +190,7 @@ class Reach:
             end(process)
 
 
-def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+def wait_for_line(process: Program, text: str) -> str:
     """Read stdout up to the line that holds `text`."""
     if process.stdout is None:
         raise RuntimeError("stdout is not a pipe")
@@ -182,19 +199,18 @@ def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
         seen.append(line)
         if text in line:
             return line
-    error = process.stderr.read() if process.stderr else ""
-    raise AssertionError(f"it ended without saying {text!r}: {seen} {error}")
+    raise AssertionError(f"it ended without saying {text!r}: {seen} {process.said()}")
 
 
-def end(process: subprocess.Popen[str], *, number: int = signal.SIGTERM) -> int:
+def end(process: Program, *, number: int = signal.SIGTERM) -> int:
     """End a process that we started, and wait for it."""
     if process.poll() is None:
         process.send_signal(number)
     try:
-        process.communicate(timeout=20)
+        process.finish()
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        process.wait()
     return process.returncode
 
 

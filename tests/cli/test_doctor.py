@@ -20,7 +20,7 @@ from reach.bus.embedded import find_binary
 from reach.bus.keys import Role, new_seed
 from reach.bus.settings import resolve
 from reach.cli.exits import Exit
-from tests.cli.terminal import SHOP, Reach, end, environment, server, wait_for_line, wait_until
+from tests.cli.terminal import SHOP, Program, Reach, end, environment, server, wait_for_line, wait_until
 
 ORDER = (
     "versions",
@@ -92,7 +92,7 @@ def healthy(up_home: Path, tmp_path: Path) -> Reach:
 
 
 @contextmanager
-def shop_at(reach: Reach, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def shop_at(reach: Reach, folder: Path) -> Iterator[Program]:
     """An agent that serves, which may be stopped (SIGSTOP)."""
     (folder / "shop.py").write_text(SHOP)
     process = Reach(reach.env, folder).start("run", "shop:agent", "--json")

@@ -96,7 +96,7 @@ def killed_midway(reach: Reach, *arguments: str, out: Path, after: int) -> None:
         wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") >= after)
     finally:
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.finish()
     assert -signal.SIGKILL == process.returncode
 
 
@@ -209,7 +209,7 @@ def test_two_at_once_are_refused(at_bus: Reach, tmp_path: Path) -> None:
         second = at_bus("pipe", "nap", "--out", out, stdin='{"n": 1}')
         assert (Exit.SETUP, True) == (second.returncode, "Another `reach pipe` writes" in second.stderr)
     finally:
-        first.communicate(timeout=20)
+        first.finish()
 
 
 def test_ctrl_c_says_how_to_go_on(at_bus: Reach, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_ctrl_c_says_how_to_go_on(at_bus: Reach, tmp_path: Path) -> None:
     process = at_bus.start("pipe", "nap", "--in", "in.jsonl", "--out", str(out), "-n", "4")
     wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") >= 5)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.finish()
     assert Exit.INTERRUPTED == process.returncode
     assert "The same command goes on from there." in err
     assert "Traceback" not in err
@@ -230,9 +230,7 @@ def test_reader_that_leaves_is_a_quiet_end(at_bus: Reach) -> None:
     (at_bus.cwd / "in.jsonl").write_text(jsonl({"n": n} for n in range(2000)))
     process = at_bus.start("pipe", "nap", "--in", "in.jsonl", "--quiet")
     assert process.stdout is not None
-    assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
     assert Exit.PIPE_CLOSED == process.wait(timeout=20)
-    assert "" == process.stderr.read()
-    process.stderr.close()
+    assert "" == process.said()

@@ -86,7 +86,7 @@ def test_call_in_work_is_answered_before_it_leaves(here: Reach, number: int, tmp
     caller = here.start("call", "lone.write", "n=7", f"path={begun}", "seconds=1.5")
     wait_until(begun.exists)
     assert 0 == end(process, number=number)
-    out, err = caller.communicate(timeout=20)
+    out, err = caller.finish()
     assert (0, "7\n") == (caller.returncode, out), err
 
 

@@ -13,7 +13,7 @@ import pytest
 from reach.bus.state import process_identity
 from reach.cli.exits import Exit, Refusal
 from reach.cli.keeper import Job, Keeper
-from tests.cli.terminal import Reach, end, wait_for_line, wait_until
+from tests.cli.terminal import Program, Reach, end, wait_for_line, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ def gone(pid: int) -> bool:
     return not process_identity(pid)
 
 
-def started(reach: Reach, *arguments: str) -> tuple[subprocess.Popen[str], dict[str, object]]:
+def started(reach: Reach, *arguments: str) -> tuple[Program, dict[str, object]]:
     """Start it, and give what it says when it is ready."""
     process = reach.start("up", "--port", "0", "--json", *arguments)
     return process, json.loads(wait_for_line(process, "ready"))
@@ -86,21 +86,25 @@ def test_platform_that_dies_is_started_again(reach: Reach) -> None:
         wait_until(lambda: 0 == reach("doctor").returncode)
     finally:
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
+        _, err = process.finish()
     assert "The platform ended (signal 9). Starting it again" in err
 
 
 def test_server_that_dies_is_started_again(reach: Reach) -> None:
     """NATS killed with -9 is back at the same address with the same keys, and the platform with it."""
     process, facts = started(reach)
+    server, _ = pids(facts)
     try:
-        server, _ = pids(facts)
         os.kill(server, signal.SIGKILL)
         wait_until(lambda: gone(server))
-        wait_until(lambda: 0 == reach("doctor").returncode, timeout_s=40)
-        assert facts["url"] == json.loads(reach("up", "--json").stdout)["url"]
+        wait_until(lambda: process.poll() is not None or 0 == reach("doctor").returncode, timeout_s=60)
+        found = reach("up", "--json").stdout
     finally:
-        end(process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.finish()
+    assert 0 == process.returncode, err
+    assert "NATS ended. Starting it again." in err
+    assert facts["url"] == json.loads(found)["url"]
 
 
 def test_busy_port_that_was_asked_for_is_an_error(reach: Reach) -> None:
@@ -126,7 +130,7 @@ def test_other_address_in_the_environment_is_pointed_at(reach: Reach) -> None:
         wait_for_line(process, "ready")
     finally:
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
+        _, err = process.finish()
     assert "REACH_URL is set: other commands go there" in err
 
 
@@ -145,7 +149,7 @@ def test_only_the_platform_beside_another_nats(reach: Reach, tmp_path: Path) -> 
         end(first)
 
 
-def started_beside(reach: Reach, url: str) -> tuple[subprocess.Popen[str], dict[str, object]]:
+def started_beside(reach: Reach, url: str) -> tuple[Program, dict[str, object]]:
     home = reach.env["REACH_HOME"]
     process = reach.start("up", "--url", url, "--json", env={"REACH_NKEY": f"{home}/keys/platform.nk"})
     return process, json.loads(wait_for_line(process, "ready"))
