@@ -21,6 +21,7 @@ from reach.bus.embedded import EmbeddedServer
 from reach.cli import leash, output
 from reach.cli.exits import Exit, Refusal
 from reach.cli.keeper import Job, Keeper, environment
+from reach.errors import ConfigError
 from reach.policy.restart import GiveUp, RestartBook
 from reach.runtime import platform
 
@@ -34,6 +35,9 @@ _READY_S: Final = 60.0
 _PLATFORM_STOP_S: Final = 10.0
 _AGENT_STOP_S: Final = 35.0
 """An agent finishes what it runs, for at most 30 s."""
+
+_PORT_FREE_S: Final = 20.0
+"""A client that connects to a port of the system's own range while nobody listens can end up talking to itself."""
 
 _LOOK_S: Final = 0.5
 """How often to look whether the server still lives."""
@@ -165,8 +169,19 @@ class Household:
             self._say("NATS ended. Starting it again.")
             await asyncio.sleep(decision.delay_s)
             self._server.stop()
-            # At the same address: clients come back to where it was.
-            self._server = await asyncio.to_thread(self._start_server, self._server.info.port)
+            self._server = await self._start_again(self._server.info.port)
+
+    async def _start_again(self, port: int) -> EmbeddedServer:
+        """Start it at the same address, where clients come back to; one of them may hold the port for a moment."""
+        give_up_at = time.monotonic() + _PORT_FREE_S
+        while True:
+            try:
+                return await asyncio.to_thread(self._start_server, port)
+            except ConfigError as error:
+                if time.monotonic() > give_up_at:
+                    raise
+                self._say(f"{error} Trying again.")
+            await asyncio.sleep(_LOOK_S)
 
     # -- telling -------------------------------------------------------------------------------------
 
