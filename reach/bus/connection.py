@@ -20,6 +20,7 @@ import nats.errors
 
 from reach import ids
 from reach.bus import brokertime
+from reach.bus.asking import ask, ask_many
 from reach.bus.brokertime import BrokerTime
 from reach.bus.dial import LinkEvents, LoginFiles, dial
 from reach.bus.headers import encode_headers, too_large
@@ -27,8 +28,7 @@ from reach.bus.internals import Delivery, NatsLink
 from reach.bus.renewal import renew
 from reach.bus.subscription import Subscription
 from reach.bus.why import short, why_not
-from reach.errors import CallTimeout, ConfigError, LinkDown, Unreachable
-from reach.faults import Executed
+from reach.errors import CallTimeout, ConfigError, LinkDown
 from reach.wire import names, subjects
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Connection:
         self._lost = asyncio.Event()
         self._up = asyncio.Event()
         self._closing = False
-        # The one task of a connection: owned here, ended and awaited by close().
+        self.leaving: NatsLink | None = None  # The link before, while it hands on what is under way.
         self._keeper: asyncio.Task[None] | None = None  # The one task; close() ends and awaits it.
         self.last_error = ""
         self.broker_time = BrokerTime()
@@ -207,6 +207,9 @@ class Connection:
         if link is None:
             raise LinkDown
         try:
+            if self.leaving is not None:
+                with suppress(LinkDown):
+                    await self.leaving.round_trip(timeout_s)
             await link.round_trip(timeout_s)
         except TimeoutError:
             msg = f"the server did not answer a PING within {timeout_s} s"
@@ -216,51 +219,16 @@ class Connection:
         self, subject: str, data: bytes, *, timeout_s: float, headers: dict[str, str] | None = None
     ) -> bytes:
         """Ask once on the control plane (calls go through the mux). Raises `LinkDown`, `CallTimeout`, `Unreachable`."""
-        answer: asyncio.Future[Delivery] = self._loop.create_future()
+        return await ask(self, subject, data, timeout_s=timeout_s, headers=headers)
 
-        def deliver(delivery: Delivery) -> None:
-            if not answer.done():
-                answer.set_result(delivery)
-
-        inbox = f"{self.inbox}.{ids.new_id()}.1"
-        subscription = self.subscribe(inbox, deliver, durable=False)
-        try:
-            self.publish(subject, data, reply=inbox, headers=headers)
-            async with asyncio.timeout(timeout_s):
-                delivery = await answer
-        except TimeoutError:
-            msg = f"no answer on {subject} within {timeout_s} s"
-            raise CallTimeout(msg) from None
-        finally:
-            subscription.drop()
-        if delivery.no_responders:
-            raise Unreachable(executed=Executed.NO)
-        return delivery.data
-
-    async def request_many(
+    def request_many(
         self, subject: str, data: bytes, *, timeout_s: float, stall_s: float | None = None
     ) -> AsyncIterator[bytes]:
         """Ask everybody, and yield answers until `timeout_s`, or until none came for `stall_s`.
 
         Yields nothing at all, at once, when nobody listens. Raises `LinkDown`.
         """
-        answers: asyncio.Queue[Delivery] = asyncio.Queue()
-        inbox = f"{self.inbox}.{ids.new_id()}.1"
-        subscription = self.subscribe(inbox, answers.put_nowait, durable=False)
-        deadline = self._loop.time() + timeout_s
-        try:
-            self.publish(subject, data, reply=inbox)
-            while (left := deadline - self._loop.time()) > 0:
-                try:
-                    async with asyncio.timeout(left if stall_s is None else min(left, stall_s)):
-                        delivery = await answers.get()
-                except TimeoutError:
-                    return
-                if delivery.no_responders:
-                    return
-                yield delivery.data
-        finally:
-            subscription.drop()
+        return ask_many(self, subject, data, timeout_s=timeout_s, stall_s=stall_s)
 
     def jetstream(self) -> JetStreamContext:
         """Give nats-py's JetStream context of the present link. Raises `LinkDown`."""
@@ -298,7 +266,9 @@ class Connection:
             self._lost.clear()
             self._up.clear()
             ended, self.link = self.link, None
+            self._server_leaves = False
             if ended is not None:
+                self.learn(ended)
                 ended.release_pongs()
             for subscription in list(self.subscriptions):
                 subscription.ended()
@@ -318,9 +288,10 @@ class Connection:
             async with asyncio.timeout(_LOOK_AT_LOGIN_S):
                 await self._lost.wait()
         except TimeoutError:
-            if self._server_leaves or self._login.replaced():
-                self._server_leaves = False
-                self.renewals += await renew(self)
+            if self._login.replaced() or self._server_leaves:
+                renewed = await renew(self, elsewhere=self._server_leaves)
+                self.renewals += renewed
+                self._server_leaves = self._server_leaves and not renewed
         return self._lost.is_set()
 
     def _on_lost(self, link: NatsLink) -> None:
@@ -332,14 +303,16 @@ class Connection:
             self._server_leaves = True
 
     async def _try_servers(self, deadline: float) -> Exception | None:
-        """Try each known server once; None when a link is up."""
+        """Try each known server once, each for its share of the time; None when a link is up."""
         error: Exception = ConfigError("no server is configured")
-        for server in list(self.known_servers):
-            left = deadline - self._loop.time()
-            if left <= 0:
+        servers = list(self.known_servers)
+        for position, server in enumerate(servers):
+            # One that accepts and says nothing must not cost the others their turn.
+            share = (deadline - self._loop.time()) / (len(servers) - position)
+            if share <= 0:
                 break
             try:
-                await self._connect(server, left)
+                await self._connect(server, share)
             except (OSError, TimeoutError, nats.errors.Error, ConfigError, ValueError) as failed:
                 error = failed
                 self.last_error = short(failed)
@@ -362,15 +335,17 @@ class Connection:
         """Use a link from now on: what is subscribed is subscribed there."""
         self.link = link
         self.epoch += 1
-        for found in link.discovered:
-            if found not in self.known_servers:
-                self.known_servers.append(found)
+        self.learn(link)
         for subscription in self.subscriptions:
             subscription.start(link)
         self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
         self._up.set()
         if link.is_closed:
             self._lost.set()
+
+    def learn(self, link: NatsLink) -> None:
+        """Note the servers that a link's server has told of; it tells of new ones while the link is up, too."""
+        self.known_servers += [found for found in link.discovered if found not in self.known_servers]
 
     def _tell(self, state: LinkState) -> None:
         for follower in list(self._followers):

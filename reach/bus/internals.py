@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from nats.aio.client import Client
+from nats.errors import ProtocolError
 from nats.protocol import command
 
 from reach.errors import LinkDown
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 SUPPORTED_NATS_PY = "2.16.0"
 """The version whose private parts were read; pinned in pyproject.toml."""
+
+CLOSE_S: Final = 2.0
+"""How long closing waits for what was sent to be taken by the server."""
 
 
 class Delivery:
@@ -64,12 +68,26 @@ class NatsLink(Client):
         if handler is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
-        parsed = await self._process_headers(headers) if headers else None
-        delivery = Delivery(subject.decode(), answerable(reply.decode()), data, parsed, monotonic())
+        parsed = await self._headers_of(headers) if headers else None
+        # Anybody may publish bytes that are no text; an exception here would end the read loop for everybody.
+        where, reply_to = subject.decode("utf-8", "replace"), answerable(reply.decode("utf-8", "replace"))
+        delivery = Delivery(where, reply_to, data, parsed, monotonic())
         try:
             handler(delivery)
-        except Exception as error:  # noqa: BLE001 - an exception here would end the read loop for everybody
+        except Exception as error:  # noqa: BLE001 - as above
             self._on_fault(error)
+
+    async def _headers_of(self, block: bytes) -> dict[str, str] | None:
+        try:
+            return await self._process_headers(block)
+        except (ValueError, IndexError):
+            return None  # Whoever wrote them is heard without them.
+
+    async def _read_loop(self) -> None:
+        await super()._read_loop()
+        if self.is_connected:
+            # nats-py logs what it cannot read, and goes deaf: until its pings run out, a minute later.
+            await self._process_op_err(ProtocolError())
 
     # -- subscriptions -------------------------------------------------------------------------------
 
@@ -117,11 +135,10 @@ class NatsLink(Client):
         self._write_scheduled = False
         if self._pending and self._transport is not None and self._status == Client.CONNECTED:
             lines, self._pending, self._pending_data_size = self._pending, [], 0
-            try:
-                # One joined write: handing over a list costs the transport a step for each message.
+            # One joined write: handing over a list costs the transport a step for each message. On a socket
+            # that has just ended uvloop raises; the end of the link, about to be told, judges what was lost.
+            with suppress(OSError, RuntimeError):
                 self._transport.write(b"".join(lines))
-            except OSError as error:
-                self._on_fault(error)
 
     @property
     def unsent_bytes(self) -> int:
@@ -142,8 +159,11 @@ class NatsLink(Client):
             raise LinkDown
         self.write_out()
         pong: asyncio.Future[bool] = self._running_loop.create_future()
+        try:
+            self._transport.write(b"PING\r\n")
+        except (OSError, RuntimeError):
+            raise LinkDown from None  # See `write_out`.
         self._pongs.append(pong)
-        self._transport.write(b"PING\r\n")
         # asyncio.wait leaves the future alone when time is up: nats-py must find it resolvable later.
         done, _ = await asyncio.wait({pong}, timeout=timeout_s)
         if not done:
@@ -186,11 +206,35 @@ class NatsLink(Client):
         """Addresses of cluster members that the server told us of, with our scheme."""
         return [server.uri.geturl() for server in self._server_pool if server.discovered]
 
+    # -- end -----------------------------------------------------------------------------------------
+
+    async def _process_op_err(self, e: Exception) -> None:
+        self.abort()  # What cannot be written any more must not be waited for.
+        await super()._process_op_err(e)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002 - nats-py's own
+        """Close within `CLOSE_S`: a server that stands still reads nothing, and nats-py would wait for it."""
+        self.write_out()
+        # Left here it would be written to a socket that may have ended; that raises, and nobody would be told.
+        self._pending, self._pending_data_size = [], 0
+        patience = self._running_loop.call_later(CLOSE_S, self.abort)
+        try:
+            await super()._close(status, do_cbs)
+        finally:
+            patience.cancel()
+
+    def abort(self) -> None:
+        """Close the socket at once, with what waits to be written."""
+        writer: Any = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
     async def abandon(self) -> None:
         """Close the socket of a link that never came up; nats-py leaves it open when the login is refused."""
         self.release_pongs()
         if self._transport is None:
             return
+        self.abort()
         self._transport.close()  # type: ignore[no-untyped-call]
         with suppress(OSError, asyncio.CancelledError):
             await asyncio.shield(self._transport.wait_closed())  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from reach.bus.why import short
 from reach.errors import ConfigError, LinkDown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from reach.bus.connection import Connection
     from reach.bus.internals import NatsLink
@@ -33,14 +33,20 @@ DRAIN_S: Final = 30.0
 _LOOK_S: Final = 0.05
 
 
-async def renew(connection: Connection) -> bool:
-    """Put a connection on a new link, on another server where there is one. Whether it came about."""
+async def renew(connection: Connection, *, elsewhere: bool = False) -> bool:
+    """Put a connection on a new link, on another server where there is one. Whether it came about.
+
+    With `elsewhere` only another server will do: this one is leaving.
+    """
     old = connection.link
     if old is None:
         return False
-    sids = [subscription.sid for subscription in connection.subscriptions]
+    connection.learn(old)
     here = old.address
-    for server in sorted(connection.known_servers, key=lambda each: each == here):
+    servers = [server for server in connection.known_servers if server != here]
+    if not elsewhere:
+        servers.append(here)
+    for server in servers:
         try:
             new = await connection.dial(server, connection.settings.connect_timeout_s)
         except (OSError, TimeoutError, nats.errors.Error, ConfigError, ValueError) as failed:
@@ -49,17 +55,35 @@ async def renew(connection: Connection) -> bool:
         if connection.link is not old:
             await new.abandon()
             return False
-        connection.take(new)
-        await drain(old, [sid for sid in sids if sid])
+        await _change(connection, old, new)
         return True
-    _log.warning(
-        "the link to %s could not be renewed: %s", connection.settings.display, connection.last_error
-    )
+    if servers:
+        _log.warning(
+            "the link to %s could not be renewed: %s", connection.settings.display, connection.last_error
+        )
     return False
 
 
-async def drain(old: NatsLink, sids: Iterable[int]) -> None:
-    """Let an old link hand on what is under way, then close it."""
+async def _change(connection: Connection, old: NatsLink, new: NatsLink) -> None:
+    """Use the new link, and let the old one hand on what is under way."""
+    # Taken now: while the new link was dialled, subscriptions came and went on the old one.
+    sids = [subscription.sid for subscription in connection.subscriptions if subscription.sid]
+    connection.take(new)
+    connection.leaving = old
+    try:
+        with suppress(LinkDown, TimeoutError):
+            # Two sockets: what the new one subscribes must be there before the old one's interest ends.
+            await new.round_trip(ROUND_TRIP_S)
+        await _drain(old, sids, stays=lambda: not new.is_closed)
+    except asyncio.CancelledError:
+        old.abort()
+        raise
+    finally:
+        connection.leaving = None
+
+
+async def _drain(old: NatsLink, sids: Iterable[int], *, stays: Callable[[], bool]) -> None:
+    """Let an old link hand on what is under way, for as long as the new one `stays`, then close it."""
     sids = list(sids)
     for sid in sids:
         old.unlisten(sid)
@@ -68,7 +92,7 @@ async def drain(old: NatsLink, sids: Iterable[int]) -> None:
     for sid in sids:
         old.forget(sid)
     patience = monotonic() + DRAIN_S
-    while old.has_others and not old.is_closed and monotonic() < patience:  # noqa: ASYNC110 - nats-py has no event for it
+    while old.has_others and not old.is_closed and stays() and monotonic() < patience:  # noqa: ASYNC110 - no event
         await asyncio.sleep(_LOOK_S)
     await old.close()
     old.release_pongs()

@@ -107,6 +107,7 @@ class StallGuard:
                     return  # A new link brings nothing old.
                 except Exception as error:  # noqa: BLE001 - whatever it is, only a PONG proves that the past is over
                     _log.warning("no PONG after a stall (%s); asking again", type(error).__name__)
+                    await asyncio.sleep(TICK_S)  # An error that comes at once must not keep the loop.
                 else:
                     self._notice()
                     if self.stalls == asked_after:

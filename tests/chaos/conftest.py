@@ -1,4 +1,4 @@
-"""Agents and callers for tests of calls."""
+"""Agents and callers for tests of what goes wrong."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.stress_rig import Rig
 from tests.runtime.fleet import Fleet
 
 
@@ -17,3 +18,23 @@ async def fleet(system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
         yield fleet
     finally:
         await fleet.close()
+
+
+@pytest.fixture
+async def rig(system: Any, tmp_path: Path) -> AsyncIterator[Rig]:
+    """Agents as programs that take orders, and the log of their effects, on the shared server."""
+    rig = Rig(system, tmp_path)
+    try:
+        yield rig
+    finally:
+        await rig.close()
+
+
+@pytest.fixture
+async def own_rig(own_system: Any, tmp_path: Path) -> AsyncIterator[Rig]:
+    """The same on a server of the test's own."""
+    rig = Rig(own_system, tmp_path)
+    try:
+        yield rig
+    finally:
+        await rig.close()

@@ -1,0 +1,187 @@
+"""The agent of the stress tests, a program of its own: it works as asked, and logs what its handlers did.
+
+Each begin, end and cancellation of a handler is one line in the file EFFECTS, written with one system call: what
+was really done is counted from there, whatever callers were told. Orders come as JSON lines on standard input and
+are answered on standard output; when standard input ends so does the program.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import reach
+from reach.runtime.instance import Instance
+from reach.runtime.run import in_loop, serve_all
+
+LIMIT = int(os.environ.get("LIMIT", "512"))
+PID = os.getpid()
+
+agent = reach.Agent(os.environ.get("AGENT", "stress"))
+effects = os.open(os.environ["EFFECTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def note(event: str, kind: str, key: str) -> None:
+    """Write down what a handler did, and when (CLOCK_MONOTONIC is the same in all processes of a machine)."""
+    os.write(effects, f"{event} {kind} {key} {PID} {time.monotonic():.6f}\n".encode())
+
+
+async def work(kind: str, key: str, seconds: float) -> str:
+    """Take that long, and note how it ended."""
+    note("begin", kind, key)
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        note("cancelled", kind, key)
+        raise
+    note("end", kind, key)
+    return key
+
+
+@agent.capability("stress.read", idempotent=True, max_concurrency=LIMIT)
+async def read(key: str, seconds: float = 0.0) -> str:
+    """Do what may be done twice."""
+    return await work("read", key, seconds)
+
+
+@agent.capability("stress.write", max_concurrency=LIMIT)
+async def write(key: str, seconds: float = 0.0) -> str:
+    """Do what must not be done twice."""
+    return await work("write", key, seconds)
+
+
+@agent.capability("stress.block", max_concurrency=LIMIT)
+async def block(key: str, seconds: float) -> str:
+    """Compute in the loop, which nobody should."""
+    note("begin", "block", key)
+    time.sleep(seconds)  # The mistake that is looked at.
+    note("end", "block", key)
+    return key
+
+
+@agent.capability("stress.thread", max_concurrency=8)
+def thread(key: str, seconds: float) -> str:
+    """Work where nobody can stop it."""
+    note("begin", "thread", key)
+    time.sleep(seconds)
+    note("end", "thread", key)
+    return key
+
+
+@agent.capability("stress.blocks", max_concurrency=LIMIT)
+async def blocks(key: str, count: int, size: int) -> AsyncIterator[bytes]:
+    """Send blocks as fast as they are taken."""
+    note("begin", "blocks", key)
+    block = b"x" * size
+    given = 0
+    try:
+        while given < count:
+            yield block
+            given += 1
+    finally:
+        note(f"gave-{given}", "blocks", key)
+
+
+class Orders:
+    """What may be asked of the program."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    async def tickets(self, capability: str, count: int) -> dict[str, Any]:
+        """Hold so many tickets."""
+        return {"done": await self._instance.membership.set_tickets(capability, count)}
+
+    async def flip(self, capability: str, count: int, seconds: float) -> dict[str, Any]:
+        """Change between no ticket and `count` as fast as it goes, for so long."""
+        until = time.monotonic() + seconds
+        flips = 0
+        while time.monotonic() < until:
+            for tickets in (0, count):
+                await self._instance.membership.set_tickets(capability, tickets)
+                flips += 1
+        return {"flips": flips}
+
+    async def reach(self) -> dict[str, Any]:
+        """Say on which link it is, once the server has confirmed everything that was sent there; 0 without one."""
+        connection = self._instance.connection
+        epoch = connection.epoch
+        try:
+            await connection.flush(1.0)
+        except reach.ReachError:
+            return {"epoch": 0}
+        return {"epoch": epoch}
+
+    async def status(self) -> dict[str, Any]:
+        """Say what is held."""
+        gc.collect()
+        inbound, connection = self._instance._inbound, self._instance.connection
+        return {
+            "instance": self._instance.name,
+            "running": sum(one.running for one in self._instance.served),
+            "inflight": inbound.inflight,
+            "by_message": len(inbound._by_message),
+            "to_accept": len(inbound._to_accept),
+            "tasks": len(asyncio.all_tasks()),
+            "stalls": self._instance._guard.stalls,
+            "faults": connection.faults,
+            "epoch": connection.epoch,
+            "renewals": connection.renewals,
+            "subscriptions": len(connection.subscriptions),
+            "rss": resident_bytes(),
+        }
+
+
+def resident_bytes() -> int:
+    """Give the memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def obey(instance: Instance) -> None:
+    """Do what the lines on standard input say."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    orders = Orders(instance)
+    say({"instance": instance.name})
+    async with aclosing(_lines(reader)) as lines:
+        async for line in lines:
+            order = json.loads(line)
+            try:
+                say(await getattr(orders, order.pop("do"))(**order))
+            except Exception:  # noqa: BLE001 - told, and shown
+                traceback.print_exc()  # Into the program's log, which a failing test shows.
+                say({"failed": str(line)})
+    transport.close()
+    os._exit(0)  # Whoever started us is gone.
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while line := await reader.readline():
+        yield line
+
+
+def say(answer: dict[str, Any]) -> None:
+    """Answer an order."""
+    os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+async def main() -> None:
+    """Serve until told otherwise."""
+    listening: list[asyncio.Task[None]] = []
+    loop = asyncio.get_running_loop()
+    await serve_all(agent, ready=lambda instance: listening.append(loop.create_task(obey(instance))))
+    for task in listening:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    in_loop(main())
