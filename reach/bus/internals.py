@@ -61,6 +61,13 @@ class NatsLink(Client):
         self._write_scheduled = False
         self._running_loop = asyncio.get_running_loop()
 
+    async def _process_connect_init(self) -> None:
+        writer: Any = getattr(self._transport, "_io_writer", None)
+        if writer is not None and writer.get_extra_info("sockname") == writer.get_extra_info("peername"):
+            # TCP lets a socket meet itself where nobody listens; it would wait, and hold the server's port.
+            raise ConnectionRefusedError("nobody listens there: the connection met itself")
+        await super()._process_connect_init()
+
     # -- receiving -----------------------------------------------------------------------------------
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:

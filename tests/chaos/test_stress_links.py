@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,8 @@ import reach
 from reach.bus.connection import Connection
 from reach.bus.internals import CLOSE_S, Delivery
 from reach.bus.keys import Role
+from reach.bus.settings import Settings
+from reach.errors import Unreachable
 from tests.chaos.stress_rig import NOTHING, Rig, eventually, left_of, tell
 
 MEGABYTE = b"x" * 1_000_000
@@ -126,3 +129,27 @@ async def test_a_link_that_went_deaf_is_replaced_at_once(rig: Rig, monkeypatch: 
     await eventually(lambda: bus.connection.epoch == 2, within_s=3.0)
     assert isinstance(bus, reach.Bus)
     await bus.connection.flush()
+
+
+async def test_a_connection_that_meets_itself_is_none(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIFE: where nobody listens TCP may connect a socket to itself; that is refused, and the port left to the server."""
+    really = asyncio.open_connection
+
+    async def to_itself(host: str, port: int, *, limit: int) -> Any:
+        ours = socket.socket()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ours.bind((host, port))
+        ours.connect((host, port))
+        ours.setblocking(False)
+        return await really(sock=ours, limit=limit)
+
+    monkeypatch.setattr(asyncio, "open_connection", to_itself)
+    settings = Settings(
+        servers=(f"nats://127.0.0.1:{unused_tcp_port}",), role=Role.CALLER, source="test", connect_timeout_s=0.3
+    )
+    with pytest.raises(Unreachable, match="met itself"):
+        await Connection.open(settings, role="caller")
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", unused_tcp_port))
+        server.listen()
