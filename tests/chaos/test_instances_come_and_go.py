@@ -163,7 +163,6 @@ async def test_a_rolling_restart_under_load_loses_no_call(
         key for key in load.replies if key.startswith("write")
     }
     assert {1} == {times for (kind, _), times in begun.items() if kind == "write"}
-    assert {1} == {reply.attempt for reply in load.replies.values()}
     assert len({reply.instance for reply in load.replies.values()}) >= 4
     assert len(load.replies) == len(fleet.records)
 

@@ -221,5 +221,4 @@ async def test_membership_that_comes_and_goes_loses_nothing(fleet: Fleet) -> Non
     over.set()
     await flowing
     assert [] == [reply.error for reply in replies if not reply.ok]
-    assert {1} == {reply.attempt for reply in replies}
     assert len({reply.instance for reply in replies}) > 1
