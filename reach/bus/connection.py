@@ -25,6 +25,7 @@ from reach.bus.brokertime import BrokerTime
 from reach.bus.dial import LinkEvents, LoginFiles, dial
 from reach.bus.headers import encode_headers, too_large
 from reach.bus.internals import Delivery, NatsLink
+from reach.bus.keys import Role
 from reach.bus.renewal import renew
 from reach.bus.subscription import Subscription
 from reach.bus.why import short, why_not
@@ -338,7 +339,8 @@ class Connection:
         self.learn(link)
         for subscription in self.subscriptions:
             subscription.start(link)
-        self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
+        if self.role != Role.FENCER:  # Its account tells no time.
+            self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
         self._up.set()
         if link.is_closed:
             self._lost.set()

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import nats.errors
+
 from reach.bus.internals import NatsLink
 from reach.errors import ConfigError
 
@@ -34,11 +36,13 @@ async def dial(
 ) -> NatsLink:
     """Open a link within `timeout_s`. Raises `OSError`, `TimeoutError`, `nats.errors.Error`, `ConfigError`."""
     link = NatsLink(on_fault=events.fault)
+    tried: list[Exception] = []
 
     async def lost() -> None:
         events.lost(link)
 
     async def failed(error: Exception) -> None:
+        tried.append(error)
         events.error(link, error)
 
     async def lame_duck() -> None:
@@ -51,7 +55,9 @@ async def dial(
         inbox_prefix=inbox,
         allow_reconnect=False,
         connect_timeout=timeout_s,
-        reconnect_time_wait=0,  # Waiting between tries is ours.
+        # Trying again is ours; left to itself nats-py would knock sixty times in a row.
+        max_reconnect_attempts=1,
+        reconnect_time_wait=0,
         ping_interval=settings.ping_interval_s,
         max_outstanding_pings=OUTSTANDING_PINGS,
         error_cb=failed,
@@ -61,7 +67,7 @@ async def dial(
     )
     try:
         async with asyncio.timeout(timeout_s):
-            await link.connect(**options)
+            await _connect(link, options, tried)
         if settings.wants_tls and not link.encrypted:
             raise ConfigError(
                 f"TLS was asked for, but NATS at {server} speaks plain text. "
@@ -71,6 +77,16 @@ async def dial(
         await link.abandon()
         raise
     return link
+
+
+async def _connect(link: NatsLink, options: dict[str, Any], tried: list[Exception]) -> None:
+    """Connect, and raise what went wrong rather than that no server was left."""
+    try:
+        await link.connect(**options)
+    except nats.errors.NoServersError:
+        if not tried:
+            raise
+        raise tried[-1] from None
 
 
 class LoginFiles:

@@ -35,6 +35,11 @@ def enter(bus: Bus) -> None:
     _inside.set((bus, asyncio.get_running_loop()))
 
 
+def leave() -> None:
+    """No bus is at hand any more in this task."""
+    _inside.set(None)
+
+
 def at_hand() -> Bus | None:
     """Give the bus to use in the running loop; None when none is open in it."""
     loop = asyncio.get_running_loop()

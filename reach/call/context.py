@@ -102,6 +102,11 @@ def enter(context_value: CallContext) -> None:
     _current.set(context_value)
 
 
+def leave() -> None:
+    """Forget the context of the running task: it goes on to something else."""
+    _current.set(NOTHING_AROUND)
+
+
 @contextmanager
 def context(
     *,

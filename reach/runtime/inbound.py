@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from reach import ids
 from reach.bus.wheel import DeadlineWheel
 from reach.call import ambient
-from reach.call.context import CallContext, enter
+from reach.call.context import CallContext, enter, leave
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
 from reach.runtime.answer import Answers, TooLargeForOne, failure_of
 from reach.runtime.context import Context
+from reach.runtime.crew import Crew
 from reach.runtime.job import EndedBy, Job, Served
 from reach.runtime.streaming import StreamRunner
 from reach.runtime.workers import HandlerRaised
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reach.agent")
 
 _FIRST_OF_MSGPACK: Final = 0x80
+
+END_S: Final = 5.0
+"""How long a handler that was stopped may take to end."""
 
 ACCEPT_AFTER_S: Final = 0.025
 """A handler that has not finished this long after receipt tells its caller who has the call (design, section 4)."""
@@ -76,6 +80,7 @@ class Inbound:
         self._idle = asyncio.Event()
         self._idle.set()
         self._streams = StreamRunner(answers)
+        self._crew = Crew(self._work, reset=_leave)
 
     @property
     def inflight(self) -> int:
@@ -118,7 +123,7 @@ class Inbound:
         job.slot = self._wheel.add(job, job.deadline)
         if envelope.frames and job.wants_answer:
             self._accept_later(job)
-        job.task = self._loop.create_task(self._work(job))
+        self._crew.submit(job)
 
     def _parse(self, served: Served, delivery: Delivery) -> Envelope:
         if not delivery.data:
@@ -206,8 +211,9 @@ class Inbound:
 
     # -- the order of the work -----------------------------------------------------------------------
 
-    async def _work(self, job: Job) -> None:
+    async def _work(self, job: Job, task: asyncio.Task[None]) -> None:
         handler = job.served.handler
+        job.task = task
         value: Any = None
         failure: Failure | None = None
         job.entered = True
@@ -383,11 +389,10 @@ class Inbound:
 
     async def close(self) -> None:
         """End what still runs (its callers are told), and await every task that was started here."""
-        tasks = [job.task for job in self._jobs if job.task is not None]
         for job in list(self._jobs):
             job.stop(EndedBy.STOP)
-        if tasks:
-            await asyncio.wait(tasks, timeout=5.0)
+        await self.wait_idle(END_S)
+        await self._crew.close(END_S)
         if self._accept_timer is not None:
             self._accept_timer.cancel()
             self._accept_timer = None
@@ -412,6 +417,11 @@ def _reach_id(job: Job) -> str:
 def _where(error: BaseException) -> str:
     """Name an exception and its place, also of one that was raised in a worker process."""
     return str(error) if isinstance(error, HandlerRaised) else where_raised(error)
+
+
+def _leave() -> None:
+    leave()
+    ambient.leave()
 
 
 def where_raised(error: BaseException) -> str:

@@ -45,6 +45,7 @@ class Counted(Protocol):
     done: int
     failed: int
     refused: int
+    running: int
     busy_ms: float
 
 
@@ -180,7 +181,7 @@ def _figures_of(counted: Counted) -> dict[str, Any]:
         "last_error": "",  # What failed is in the records; an error's text has no place in a public answer.
         "processing_time": spent_ns,
         "average_processing_time": spent_ns // counted.done if counted.done else 0,
-        "data": {"refused": counted.refused},
+        "data": {"refused": counted.refused, "inflight": counted.running},
     }
 
 

@@ -10,7 +10,6 @@ taken, no handler of the read loop failed.
 """
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -217,8 +216,3 @@ class Fleet:
         assert [] == accepted
         assert 0 == faults
         assert self.left_running == running
-
-
-def python_env(home: Path) -> dict[str, str]:
-    """Give the environment of a program that finds its server by the state folder alone."""
-    return {**os.environ, "REACH_HOME": str(home)}

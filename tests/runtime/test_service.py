@@ -29,6 +29,7 @@ class Figures:
     failed: int = 0
     refused: int = 0
     busy_ms: float = 0.0
+    running: int = 0
 
 
 def card_of(instance: str = "reader-aaaaaaaa", **options: Any) -> Card:
@@ -117,7 +118,7 @@ async def test_stats_count_what_arrived_and_what_went_wrong(system: Any) -> None
         "last_error": "",
         "processing_time": 10_000_000,
         "average_processing_time": 2_500_000,
-        "data": {"refused": 2},
+        "data": {"refused": 2, "inflight": 0},
     }
 
 
