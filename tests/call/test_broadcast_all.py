@@ -101,7 +101,7 @@ async def test_leaving_a_broadcast_early_is_a_cancellation(fleet: Fleet) -> None
     bus = await fleet.connect()
     replies = bus.broadcast("cache.purge")
     await anext(replies)
-    await replies.aclose()  # type: ignore[attr-defined]
+    await replies.aclose()
     assert ["cancelled"] == [record.outcome for record in fleet.records]
     assert 0 == bus.pending
 

@@ -278,7 +278,7 @@ async def test_one_slow_reader_does_not_slow_another(bus: reach.Bus) -> None:
     await anext(slow)
     async with asyncio.timeout(5):
         assert 100 == len(await all_of(bus.stream("source.blocks", {"count": 100, "size": 64 * 1024})))
-    await slow.aclose()  # type: ignore[attr-defined]
+    await slow.aclose()
 
 
 async def test_a_failure_before_the_first_part_is_tried_again(bus: reach.Bus, source: Source) -> None:
