@@ -146,7 +146,9 @@ class Outflow:
 
     # -- broadcast -----------------------------------------------------------------------------------
 
-    async def broadcast(self, capability: str, given: object, options: Options) -> AsyncGenerator[Reply, None]:
+    async def broadcast(
+        self, capability: str, given: object, options: Options
+    ) -> AsyncGenerator[Reply, None]:
         """Yield one reply an instance as they come, failures among them, until all have answered or time is up."""
         out = self._out
         call = out.prepare(capability, given, options, kind="broadcast")
