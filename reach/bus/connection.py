@@ -16,8 +16,6 @@ from enum import StrEnum
 from random import random
 from typing import TYPE_CHECKING, Any
 
-import nats.errors
-
 from reach import ids
 from reach.bus import brokertime
 from reach.bus.asking import ask, ask_many
@@ -146,16 +144,16 @@ class Connection:
 
     async def wait_connected(self, timeout_s: float) -> bool:
         """Wait for a link at most `timeout_s`; whether there is one."""
-        if self.connected:
-            return True
-        if self._closing or timeout_s <= 0:
-            return False
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._up.wait()
-        except TimeoutError:
-            return False
+        if not self._waiting_is_over() and timeout_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    while not self._waiting_is_over():
+                        await self._up.wait()
+                        await asyncio.sleep(0)  # Whatever that was worth, time goes on.
         return self.connected
+
+    def _waiting_is_over(self) -> bool:
+        return self.connected or self._closing
 
     # -- publishing and subscribing ------------------------------------------------------------------
 
@@ -297,6 +295,7 @@ class Connection:
 
     def _on_lost(self, link: NatsLink) -> None:
         if link is self.link:
+            self._up.clear()
             self._lost.set()
 
     def _on_lame_duck(self, link: NatsLink) -> None:
@@ -314,7 +313,7 @@ class Connection:
                 break
             try:
                 await self._connect(server, share)
-            except (OSError, TimeoutError, nats.errors.Error, ConfigError, ValueError) as failed:
+            except Exception as failed:  # noqa: BLE001 - a damaged login alone has a dozen kinds; all are tried again
                 error = failed
                 self.last_error = short(failed)
             else:
@@ -341,8 +340,9 @@ class Connection:
             subscription.start(link)
         if self.role != Role.FENCER:  # Its account tells no time.
             self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
-        self._up.set()
-        if link.is_closed:
+        if link.is_connected:
+            self._up.set()
+        else:
             self._lost.set()
 
     def learn(self, link: NatsLink) -> None:

@@ -35,11 +35,8 @@ async def dial(
     settings: Settings, server: str, *, name: str, inbox: str, timeout_s: float, events: LinkEvents
 ) -> NatsLink:
     """Open a link within `timeout_s`. Raises `OSError`, `TimeoutError`, `nats.errors.Error`, `ConfigError`."""
-    link = NatsLink(on_fault=events.fault)
+    link = NatsLink(on_fault=events.fault, on_end=events.lost)
     tried: list[Exception] = []
-
-    async def lost() -> None:
-        events.lost(link)
 
     async def failed(error: Exception) -> None:
         tried.append(error)
@@ -61,7 +58,6 @@ async def dial(
         ping_interval=settings.ping_interval_s,
         max_outstanding_pings=OUTSTANDING_PINGS,
         error_cb=failed,
-        closed_cb=lost,
         lame_duck_mode_cb=lame_duck,
         skip_subject_validation=True,
     )

@@ -52,10 +52,17 @@ class Delivery:
 
 
 class NatsLink(Client):
-    """One connection to one NATS server. `on_fault` is told of exceptions that a handler let out."""
+    """One connection to one NATS server.
 
-    def __init__(self, *, on_fault: Callable[[BaseException], None]) -> None:
+    `on_fault` is told of exceptions that a handler let out, `on_end` of the link's end, in the moment in which
+    nothing can be sent any more.
+    """
+
+    def __init__(
+        self, *, on_fault: Callable[[BaseException], None], on_end: Callable[[NatsLink], None]
+    ) -> None:
         super().__init__()
+        self._on_end = on_end
         self._direct: dict[int, Callable[[Delivery], None]] = {}
         self._on_fault = on_fault
         self._write_scheduled = False
@@ -224,6 +231,9 @@ class NatsLink(Client):
         self.write_out()
         # Left here it would be written to a socket that may have ended; that raises, and nobody would be told.
         self._pending, self._pending_data_size = [], 0
+        if not self.is_closed:
+            self._status = Client.DISCONNECTED
+            self._on_end(self)
         patience = self._running_loop.call_later(CLOSE_S, self.abort)
         try:
             await super()._close(status, do_cbs)

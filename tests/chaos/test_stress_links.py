@@ -131,7 +131,9 @@ async def test_a_link_that_went_deaf_is_replaced_at_once(rig: Rig, monkeypatch: 
     await bus.connection.flush()
 
 
-async def test_a_connection_that_meets_itself_is_none(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_meets_itself_is_none(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LIFE: where nobody listens TCP may connect a socket to itself; that is refused, and the port left to the server."""
     really = asyncio.open_connection
 
@@ -145,7 +147,10 @@ async def test_a_connection_that_meets_itself_is_none(unused_tcp_port: int, monk
 
     monkeypatch.setattr(asyncio, "open_connection", to_itself)
     settings = Settings(
-        servers=(f"nats://127.0.0.1:{unused_tcp_port}",), role=Role.CALLER, source="test", connect_timeout_s=0.3
+        servers=(f"nats://127.0.0.1:{unused_tcp_port}",),
+        role=Role.CALLER,
+        source="test",
+        connect_timeout_s=0.3,
     )
     with pytest.raises(Unreachable, match="met itself"):
         await Connection.open(settings, role="caller")
