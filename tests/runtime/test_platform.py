@@ -267,7 +267,7 @@ def test_a_nats_that_is_not_there_is_named(tmp_path: Path, unused_tcp_port: int)
         ),
         (["json:__name__"], "is a str. Right would be a class derived from Actor."),
         ([SENTINEL, "sentinel=json:loads"], "Two actors are called sentinel"),
-        (["a.b=json:loads"], "cannot be a actor name"),
+        (["a.b=json:loads"], "cannot be an actor name"),
     ],
 )
 def test_an_actor_that_cannot_be_hosted_is_named(system: Any, actors: list[str], words: str) -> None:
