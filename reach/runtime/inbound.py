@@ -373,6 +373,10 @@ class Inbound:
         self._bus.metrics.request_served(served.name, failure, took_ms)
         if not job.handed_over:
             self._free(job)
+        elif job.holds_slot:
+            _log.warning(
+                "%s cannot be stopped and keeps its place until it ends [%s]", served.name, _reach_id(job)
+            )
         if not self._jobs:
             self._idle.set()
 

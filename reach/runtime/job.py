@@ -93,7 +93,8 @@ class Job:
         if self.ended_by is None:
             self.ended_by = why
             # A task that has not taken its first step would die without a word; it looks at `ended_by` instead.
-            if self.entered and self.task is not None:
+            # One that is done with this request may have gone on to another.
+            if self.entered and not self.finished and self.task is not None:
                 self.task.cancel()
 
     def give_credit(self, size: int) -> None:

@@ -33,7 +33,8 @@ class BareServer:
         self._config = folder / f"{name}.conf"
         self._log = folder / f"{name}.log"
         self._config.write_text(
-            f"server_name: {name}\nhost: 127.0.0.1\nport: {self.port}\nlogfile: {json.dumps(str(self._log))}\n{config}\n"
+            f"server_name: {name}\nhost: 127.0.0.1\nport: {self.port}\n"
+            f"logfile: {json.dumps(str(self._log))}\n{config}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -51,12 +52,10 @@ class BareServer:
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        self._process = subprocess.Popen(
-            [str(find_binary()), "--config", str(self._config)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with self._log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [str(find_binary()), "--config", str(self._config)], stdout=errors, stderr=errors
+            )
         until = time.monotonic() + UP_S
         while time.monotonic() < until:
             assert self.running, self.log
@@ -205,7 +204,7 @@ class Cluster:
                 folder,
                 f"n{index}",
                 f"cluster {{ name: c, host: 127.0.0.1, port: {port}, routes: [{listed}], pool_size: -1 }}\n"
-                'lame_duck_duration: "30s"\nlame_duck_grace_period: "-2s"',
+                'lame_duck_duration: "30s"\nlame_duck_grace_period: "5s"',
             )
             for index, port in enumerate(routes)
         ]

@@ -134,7 +134,7 @@ async def test_a_link_that_went_deaf_is_replaced_at_once(rig: Rig, monkeypatch: 
 async def test_a_connection_that_meets_itself_is_none(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LIFE: where nobody listens TCP may connect a socket to itself; that is refused, and the port left to the server."""
+    """Where nobody listens TCP may connect a socket to itself: that is refused, and the port left to the server."""
     really = asyncio.open_connection
 
     async def to_itself(host: str, port: int, *, limit: int) -> Any:

@@ -45,7 +45,7 @@ class Load:
 
 
 async def test_replacing_both_logins_under_load_loses_nothing(rig: Rig, tmp_path: Path) -> None:
-    """Case 1: caller's and agent's keys are replaced, together and again: no call fails, is made again, or done twice."""
+    """Case 1: caller's and agent's keys are replaced, thrice: no call fails, is made again, or is done twice."""
     files = {role: tmp_path / f"own-{role}.nk" for role in (Role.CALLER, Role.AGENT)}
     for role, path in files.items():
         shutil.copy(key_path(rig.system.home / "keys", role), path)
@@ -126,16 +126,14 @@ async def test_a_login_that_is_renewed_in_time_never_ends_the_link(operated: Rig
 async def test_after_a_login_has_expired_a_new_one_brings_everything_back(
     operated: Rig, users: Users, between: str
 ) -> None:
-    """Case 1: the server ends the links; whatever the files hold meanwhile, a new login brings back every subscription."""
+    """Case 1: the server ends the links; whatever the files hold meanwhile, a new login brings all back."""
     ends = max(users.issue(role, lasts_s=3.0) or 0 for role in (Role.CALLER, Role.AGENT))
     bus = await operated.bus()
     peer = await operated.agent()
     heard: list[Any] = []
     bus.connection.subscribe("stress.note", heard.append)
     assert (await bus.request("stress.write", {"key": "before"})).ok
-    flying = asyncio.create_task(
-        bus.request("stress.write", {"key": "flying", "seconds": 30}, timeout_s=60)
-    )
+    flying = asyncio.create_task(bus.request("stress.write", {"key": "flying", "seconds": 30}, timeout_s=60))
     await eventually(lambda: not bus.connection.connected)
     error = (await flying).error
     assert error is not None

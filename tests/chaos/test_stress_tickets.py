@@ -16,7 +16,7 @@ PAUSE_S = 0.01
 
 
 async def steady(bus: Bus, number: int) -> dict[str, Reply]:
-    """Make so many writes at 1 000 a second; each that is lost would be an unknown outcome, since none is made again."""
+    """Make so many writes at 1 000 a second; one that is lost is an unknown outcome, since none is made again."""
     replies: dict[str, Reply] = {}
 
     async def one(key: str) -> None:
