@@ -120,7 +120,7 @@ class Connection:
     def connected(self) -> bool:
         """Whether publishing would work right now."""
         link = self.link
-        return link is not None and link.is_connected
+        return link is not None and link.is_up
 
     @property
     def max_payload(self) -> int:

@@ -193,6 +193,11 @@ class NatsLink(Client):
         return dict(self._server_info)
 
     @property
+    def is_up(self) -> bool:
+        """Whether publishing would work: one comparison, since it is asked for each call."""
+        return bool(self._status == Client.CONNECTED)
+
+    @property
     def address(self) -> str:
         """The server's address, as it was dialled."""
         server = self._current_server

@@ -30,7 +30,7 @@ from reach.registry.cards import CardDirectory
 from reach.wire import names
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Coroutine, Mapping
     from types import TracebackType
 
     from pydantic import BaseModel
@@ -76,7 +76,9 @@ class Bus:
         self._core = core
         self._options = options or NO_OPTIONS
 
-    async def request(self, capability: str, env: Parameters = None, **options: Unpack[CallOptions]) -> Reply:
+    def request(
+        self, capability: str, env: Parameters = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, Reply]:
         """Call a capability and give its reply; a call that failed is a reply too (`reply.ok`, `reply.error`).
 
         `capability` is `"invoice.extract"` or `"cap.invoice.extract"`; `env` the parameters as a dict or pydantic
@@ -85,7 +87,8 @@ class Bus:
         """
         name = names.capability(capability)
         chosen = self._options.merged(options) if options else self._options
-        return await self._core.outbound.request(name, env, chosen)
+        # Not `async def` itself: one coroutine less for each call.
+        return self._core.outbound.request(name, env, chosen)
 
     def stream(
         self,

@@ -216,9 +216,9 @@ class Outbound:
     def choose(self, call: Call) -> Route:
         """Give the subject of the next attempt."""
         envelope = call.envelope
-        cards = (
-            self.directory.cards(call.capability) if envelope.require or envelope.prefer or call.avoid else ()
-        )
+        if not (envelope.target or envelope.require or envelope.prefer or call.avoid):
+            return self._group_route(call.capability)
+        cards = self.directory.cards(call.capability)
         route = choose(call, cards, pick=random())  # noqa: S311 - spreading load, not a secret
         if isinstance(route, Excluded):
             failure = Failure.of(Reason.NO_RESPONDERS)
@@ -229,6 +229,7 @@ class Outbound:
         return route
 
     def _group_route(self, capability: str) -> Route:
+        """Give the queue group's subject: while nothing speaks against it, NATS picks the instance."""
         route = self._routes.get(capability)
         if route is None:
             if len(self._routes) >= MAX_ROUTES:
