@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reach import ids
 from reach.errors import LinkDown, NotOnTheWire, ReachError, UpstreamFailure
-from reach.faults import Executed, Reason
+from reach.faults import Advice, Executed, Reason
 from reach.wire import codec
 from reach.wire.frame import Frame
 from reach.wire.reply import Failure, Reply
@@ -183,6 +183,10 @@ def failure_of(error: BaseException) -> Failure | None:
         if error.reach_id is not None:
             failure.executed = Executed.YES
             failure.retryable = False
+            if failure.advice is Advice.WAIT:
+                failure.advice = (
+                    Advice.ASK_HUMAN
+                )  # The nested call could be sent again; what led to it was done.
         return failure
     if isinstance(error, NotOnTheWire):
         return Failure.of(Reason.BAD_RESULT, f"the result cannot cross the wire: {error}")

@@ -216,6 +216,7 @@ class Inbound:
         job.task = task
         value: Any = None
         failure: Failure | None = None
+        interrupt: KeyboardInterrupt | None = None
         job.entered = True
         try:
             # 1 stopped before it began?
@@ -241,8 +242,11 @@ class Inbound:
                 value = handler.result(value)
         except asyncio.CancelledError:
             failure = self._ended(job)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - every failure of a handler becomes a reply
+        except BaseException as error:  # Whatever a handler raises becomes a reply.
+            if isinstance(error, GeneratorExit) and asyncio.current_task(self._loop) is not task:
+                raise  # No handler raised it: the loop has ended, and this coroutine is thrown away.
             failure = self._failure(job, error)
+            interrupt = error if isinstance(error, KeyboardInterrupt) else None
         # 7 answer
         try:
             if job.wants_answer:
@@ -256,6 +260,8 @@ class Inbound:
             self._refuse(job, failure)
         finally:
             self._finish(job, failure)
+        if interrupt is not None:
+            raise interrupt  # It may be a person's Ctrl-C: the program still ends by it, its caller knows.
 
     async def _fetched(self, job: Job) -> dict[str, Any]:
         blob = job.envelope.blob or {}
@@ -345,8 +351,11 @@ class Inbound:
         try:
             await self._answers.send_large(job, reply)
         except ReachError as error:
-            failure = Failure.of_error(error)
-            failure.executed = Executed.YES
+            # It ran: whatever kept its result from being stored (no room, no time), nobody is told to try again.
+            message = error.message
+            if error.reason is not Reason.BAD_RESULT:
+                message = f"the agent finished, but its result could not be passed on: {message}"
+            failure = Failure.of(Reason.BAD_RESULT, message)
             reply.ok, reply.data, reply.blob, reply.error = False, None, None, failure
             self._answers.send(job, reply)
 
