@@ -96,6 +96,11 @@ class Inflow:
             self.finished_by_far_end = isinstance(outcome, Reply) or outcome.reason not in ours
             self._finish(outcome)
 
+    def leave(self) -> None:
+        """Let go of what was not read, now: in the cycle of a stream and its call it would wait for the collector."""
+        self._frames.clear()
+        self._grant = _give_nothing
+
     async def next_data(self) -> tuple[bool, Any]:
         """Give `(True, datum)`, or `(False, reply_or_failure)` once at the end. Never raises but for cancellation.
 
@@ -147,3 +152,7 @@ class Inflow:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _give_nothing(_size: int) -> None:
+    """Stand for the producer of a stream that was left."""

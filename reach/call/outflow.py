@@ -135,6 +135,7 @@ class Outflow:
             self._out.mux.close_one(pending)
         else:
             self._out.mux.cancel(pending)
+        inflow.leave()
 
     def _give_up(self, call: Call, now_open: _Open) -> None:
         """Its round has ended: the producer is told now, the reader when it looks again."""

@@ -1,25 +1,20 @@
 """The agent of the stress tests, a program of its own: it works as asked, and logs what its handlers did.
 
 Each begin, end and cancellation of a handler is one line in the file EFFECTS, written with one system call: what
-was really done is counted from there, whatever callers were told. Orders come as JSON lines on standard input and
-are answered on standard output; when standard input ends so does the program.
+was really done is counted from there, whatever callers were told.
 """
 
 import asyncio
 import gc
-import json
 import os
-import sys
 import time
-import traceback
 from collections.abc import AsyncIterator
-from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import reach
 from reach.runtime.instance import Instance
 from reach.runtime.run import in_loop, serve_all
+from tests.chaos.stress_orders import obey, resident_bytes
 
 LIMIT = int(os.environ.get("LIMIT", "512"))
 PID = os.getpid()
@@ -140,46 +135,15 @@ class Orders:
         }
 
 
-def resident_bytes() -> int:
-    """Give the memory that this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-async def obey(instance: Instance) -> None:
-    """Do what the lines on standard input say."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    orders = Orders(instance)
-    say({"instance": instance.name})
-    async with aclosing(_lines(reader)) as lines:
-        async for line in lines:
-            order = json.loads(line)
-            try:
-                say(await getattr(orders, order.pop("do"))(**order))
-            except Exception:  # noqa: BLE001 - told, and shown
-                traceback.print_exc()  # Into the program's log, which a failing test shows.
-                say({"failed": str(line)})
-    transport.close()
-    os._exit(0)  # Whoever started us is gone.
-
-
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while line := await reader.readline():
-        yield line
-
-
-def say(answer: dict[str, Any]) -> None:
-    """Answer an order."""
-    os.write(1, json.dumps(answer).encode() + b"\n")
-
-
 async def main() -> None:
     """Serve until told otherwise."""
     listening: list[asyncio.Task[None]] = []
     loop = asyncio.get_running_loop()
-    await serve_all(agent, ready=lambda instance: listening.append(loop.create_task(obey(instance))))
+
+    def ready(instance: Instance) -> None:
+        listening.append(loop.create_task(obey(Orders(instance), first={"instance": instance.name})))
+
+    await serve_all(agent, ready=ready)
     for task in listening:
         task.cancel()
 

@@ -10,7 +10,6 @@ rig.effects.begun("write")                   # by key: how often a handler began
 import asyncio
 import json
 import logging
-import os
 import signal
 import sys
 from collections import Counter
@@ -31,6 +30,7 @@ from reach.wire.reply import Reply
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = Path(__file__).with_name("stress_agent.py")
+CALLER = Path(__file__).with_name("stress_caller.py")
 SENTINEL = "actors.sentinel.actor:Sentinel"
 START_S = 30.0
 """How long a program may take to serve: imports on a busy machine."""
@@ -88,7 +88,7 @@ class Effects:
 
 
 class Peer:
-    """An agent in a process of its own that takes orders. Use `Rig.agent`."""
+    """An agent, or a caller, in a process of its own that takes orders. Use `Rig.agent`, `Rig.caller`."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.process = process
@@ -109,12 +109,12 @@ class Peer:
         answer = await self._hear(START_S)
         self.name = answer["instance"]
 
-    async def ask(self, do: str, *, timeout_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
+    async def ask(self, do: str, *, answer_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
         """Give an order and wait for its answer."""
         async with self._one_at_a_time:
             assert self.process.stdin is not None
             self.process.stdin.write(json.dumps({"do": do, **more}).encode() + b"\n")
-            return await self._hear(timeout_s)
+            return await self._hear(answer_s)
 
     async def status(self) -> dict[str, Any]:
         return await self.ask("status")
@@ -191,16 +191,22 @@ class Rig:
 
     async def agents(self, number: int, **env: str) -> list[Peer]:
         """Start several instances of the agent at once."""
-        peers = [await self._start(**env) for _ in range(number)]
+        peers = [await self._start(AGENT, **env) for _ in range(number)]
         await asyncio.gather(*(peer.ready() for peer in peers))
         return peers
 
-    async def _start(self, **env: str) -> Peer:
-        log = self.folder / f"agent-{len(self.peers)}.log"
+    async def caller(self, **env: str) -> Peer:
+        """Start a caller that is a program of its own."""
+        peer = await self._start(CALLER, **env)
+        await peer.ready()
+        return peer
+
+    async def _start(self, program: Path, **env: str) -> Peer:
+        log = self.folder / f"{program.stem}-{len(self.peers)}.log"
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                str(AGENT),
+                str(program),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -279,9 +285,3 @@ def faults_of(replies: dict[str, Reply]) -> dict[str, str]:
         for key, reply in replies.items()
         if (error := reply.error) is not None
     }
-
-
-def resident_bytes(pid: int | None = None) -> int:
-    """Give the memory that a process holds now."""
-    pages = int(Path(f"/proc/{pid or os.getpid()}/statm").read_text("ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -41,7 +41,7 @@ async def flip_under_load(rig: Rig, number: int) -> None:
     seconds = number / RATE_PER_S
     flips = [
         asyncio.create_task(
-            peer.ask("flip", capability="stress.write", count=5, seconds=seconds, timeout_s=seconds * 3 + 30)
+            peer.ask("flip", capability="stress.write", count=5, seconds=seconds, answer_s=seconds * 3 + 30)
         )
         for peer in flipping
     ]
