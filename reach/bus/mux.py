@@ -223,7 +223,8 @@ class Mux:
     def _accept(self, pending: Pending, frame: Frame) -> None:
         body = frame.body if isinstance(frame.body, dict) else {}
         instance, generation = body.get("instance"), body.get("generation")
-        if isinstance(instance, str) and isinstance(generation, int):
+        # The first word counts: only one instance was handed the request.
+        if pending.accepted is None and isinstance(instance, str) and isinstance(generation, int):
             pending.accepted = instance
             pending.generation = generation
             self._by_instance.setdefault(instance, set()).add(pending.token)
