@@ -296,9 +296,9 @@ class Outbound:
         share_s = attempt_share_s(call.deadline - now, may_retry=may_retry)
         if share_s <= 0:
             raise Outlived(Failure.of(Reason.DEADLINE, executed=Executed.NO))
-        wall_ms = call.began_ms + int((now - call.began + share_s) * 1000)
-        call.envelope.timeout_ms = max(1, int(share_s * 1000))
-        call.envelope.expires_at = self.connection.broker_time.offset_ms + wall_ms
+        left_ms = int(share_s * 1000)
+        call.envelope.timeout_ms = max(1, left_ms)
+        call.envelope.expires_at = self.connection.broker_time.now_ms() + left_ms
         return now + share_s
 
     def note(self, call: Call, attempt: Attempt, pending: Pending, outcome: Reply | Failure) -> None:
@@ -328,6 +328,8 @@ class Outbound:
         failure = outcome.error if isinstance(outcome, Reply) else outcome
         if failure is None:
             failure = Failure.of(Reason.UNMAPPED)
+        if failure.reason is Reason.STALE:
+            self.connection.broker_time.doubt()
         attempt = call.attempts[-1]
         # On the group's subject "nobody" means nobody at all: there is no elsewhere to go to (CALL-13: at once).
         nobody = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("cap.")

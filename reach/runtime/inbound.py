@@ -143,10 +143,11 @@ class Inbound:
             return refusal
         if job.deadline <= now:
             return Failure.of(Reason.DEADLINE, executed=Executed.NO)
+        if self._guard.is_stale(job.received):
+            return Failure.of(Reason.STALE)
         expires_at = job.envelope.expires_at
-        if self._guard.is_stale(job.received) or (
-            expires_at is not None and expires_at < self._broker_time.now_ms()
-        ):
+        if expires_at is not None and expires_at < self._broker_time.now_ms():
+            self._broker_time.doubt()
             return Failure.of(Reason.STALE)
         if served.running >= served.limit:
             limit = {

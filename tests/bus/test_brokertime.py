@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from reach.bus import brokertime
 from reach.bus.brokertime import BrokerTime
 
 
@@ -41,3 +42,51 @@ async def test_a_connection_learns_it_from_the_server(system, until) -> None:
     async with system.connection() as caller:
         await until(lambda: caller.broker_time.known)
         assert abs(caller.broker_time.offset_ms) < 1000
+
+
+class Asked:
+    """Stands for a link: counts how often the time was asked for."""
+
+    is_up = True
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def listen(self, *_: object) -> int:
+        """Note nothing."""
+        return 1
+
+    def send(self, *_: object) -> None:
+        """Count."""
+        self.asked += 1
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0, 0.5])
+def test_a_clock_that_is_set_is_noticed(monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    """CALL-2: after a step of our wall clock the broker is asked again, once, though the link is the old one."""
+    clock, link = BrokerTime(), Asked()
+    clock.ask(link, "reply.me.t")
+    later_s = 10.0
+    monkeypatch.setattr(brokertime, "monotonic", lambda: time.monotonic() + later_s)
+    wall = time.time
+    monkeypatch.setattr(brokertime.time, "time", lambda: wall() + later_s)
+    for _ in range(3):
+        clock.now_ms()
+    assert link.asked == 1
+    monkeypatch.setattr(brokertime.time, "time", lambda: wall() + later_s + jump_s)
+    for _ in range(3):
+        clock.now_ms()
+    assert link.asked == 2
+
+
+def test_doubts_ask_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of stale calls is no flood of questions."""
+    clock, link = BrokerTime(), Asked()
+    clock.ask(link, "reply.me.t")
+    for _ in range(100):
+        clock.doubt()
+    assert link.asked == 1
+    monkeypatch.setattr(brokertime, "monotonic", lambda: time.monotonic() + 1.5)
+    for _ in range(100):
+        clock.doubt()
+    assert link.asked == 2
