@@ -39,7 +39,9 @@ def _article(what: str) -> str:
 
 def _refuse(what: str, name: str, rule: str, nearest: str | None) -> NameRefused:
     hint = f"; {nearest!r} would do" if nearest else ""
-    return NameRefused(f"{name[:_MAX_CAPABILITY]!r} cannot be {_article(what)} {what}: {rule}{hint}", nearest=nearest)
+    return NameRefused(
+        f"{name[:_MAX_CAPABILITY]!r} cannot be {_article(what)} {what}: {rule}{hint}", nearest=nearest
+    )
 
 
 def _must_be_text(value: object, what: str, hint: str = "") -> None:
