@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import reach
+from reach.errors import CallTimeout, LinkDown
 from reach.runtime.instance import Instance
 from reach.runtime.run import in_loop, serve_all
 from tests.chaos.stress_orders import obey, resident_bytes
@@ -111,7 +112,7 @@ class Orders:
         epoch = connection.epoch
         try:
             await connection.flush(1.0)
-        except reach.ReachError:
+        except (LinkDown, CallTimeout):
             return {"epoch": 0}
         return {"epoch": epoch}
 

@@ -73,7 +73,8 @@ class Effects:
     def all(self) -> list[Effect]:
         """Read everything written so far."""
         found = []
-        for line in self.path.read_text("utf-8").splitlines():
+        written, _, _ = self.path.read_text("utf-8").rpartition("\n")  # The last one may be half there.
+        for line in written.splitlines():
             event, kind, key, pid, at = line.split()
             found.append(Effect(event, kind, key, int(pid), float(at)))
         return found

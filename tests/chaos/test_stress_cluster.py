@@ -57,7 +57,7 @@ class Load:
             )
 
 
-@pytest.mark.parametrize("joins", ["before", "later"])
+@pytest.mark.parametrize("joins", ["later", pytest.param("before", marks=pytest.mark.chaos_long)])
 async def test_a_server_that_leaves_costs_no_call(clustered: Rig, cluster: Cluster, joins: str) -> None:
     """Lame duck: told that their server leaves, caller and agents move to the other one, and lose nothing.
 
@@ -113,7 +113,13 @@ async def test_the_only_server_that_leaves_is_used_until_it_ends(clustered: Rig,
     assert (1, 0) == (bus.connection.epoch, bus.connection.renewals)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.chaos_long),
+        pytest.param(signal.SIGSTOP, id="stopped"),
+    ],
+)
 async def test_another_server_is_found(clustered: Rig, cluster: Cluster, how: signal.Signals) -> None:
     """CALL-6: a server that is dead, or takes connections and says nothing, does not keep clients from the other."""
     first, second = cluster.servers

@@ -112,7 +112,7 @@ async def test_streams_of_a_caller_that_died_end_at_their_deadline(rig: Rig) -> 
     """Case 10, STREAM-1: kill -9 of a caller with 200 open streams: each handler's scope ends by its deadline."""
     agent = await rig.agent()
     caller = await rig.caller()
-    assert {"open": 200} == await caller.ask("hold", streams=200, timeout_s=6.0)
+    assert {"open": 200} == await caller.ask("hold", streams=200, timeout_s=2.0)
     assert 200 == (await agent.status())["running"]
     caller.kill()
     await eventually(lambda: _gave(rig) == 200)

@@ -85,23 +85,22 @@ POISON = {
 }
 
 
-@pytest.mark.parametrize("line", POISON.values(), ids=POISON.keys())
-async def test_bytes_that_are_no_text_do_not_deafen_an_agent(rig: Rig, line: bytes) -> None:
+async def test_bytes_that_are_no_text_do_not_deafen_an_agent(rig: Rig) -> None:
     """Promise 3: what any client may publish costs the agent neither its link nor its other callers their calls."""
     peer = await rig.agent(AGENT="poisoned")
     bus = await rig.bus()
     stranger = await rig.connection(Role.CALLER)
     assert stranger.link is not None
-    stranger.link._enqueue(line)
-    await stranger.flush()
-    call = await bus.request("stress.write", {"key": "after"}, target="poisoned", timeout_s=5)
-    status = await peer.status()
-    assert call.error is None
-    assert (1, 0, 0) == (status["epoch"], status["faults"], status["inflight"])
+    for what, line in POISON.items():
+        stranger.link._enqueue(line)
+        await stranger.flush()
+        call = await bus.request("stress.write", {"key": "after"}, target="poisoned", timeout_s=5)
+        assert call.error is None, what
+        status = await peer.status()
+        assert (1, 0, 0) == (status["epoch"], status["faults"], status["inflight"]), what
 
 
-@pytest.mark.parametrize("token", [b"\xff", b"a\xc3", b"\xf0\x9f", b"1\xfe"])
-async def test_answers_on_subjects_that_are_no_text_do_not_deafen_a_caller(rig: Rig, token: bytes) -> None:
+async def test_answers_on_subjects_that_are_no_text_do_not_deafen_a_caller(rig: Rig) -> None:
     """Promise 3: an agent that answers where nobody asked costs the caller nothing."""
     bus = await rig.bus()
     agent = await rig.connection(Role.AGENT)
@@ -109,7 +108,8 @@ async def test_answers_on_subjects_that_are_no_text_do_not_deafen_a_caller(rig: 
     heard: list[Delivery] = []
     bus.connection.subscribe(f"{bus.connection.inbox}.here", heard.append)
     await bus.connection.flush()
-    agent.link._enqueue(b"PUB %b.%b 2\r\n{}\r\n" % (bus.connection.inbox.encode(), token))
+    for token in (b"\xff", b"a\xc3", b"\xf0\x9f", b"1\xfe"):
+        agent.link._enqueue(b"PUB %b.%b 2\r\n{}\r\n" % (bus.connection.inbox.encode(), token))
     agent.publish(f"{bus.connection.inbox}.here", b"{}")
     await eventually(lambda: heard, within_s=3.0)
     assert (1, 0) == (bus.connection.epoch, bus.connection.faults)

@@ -89,7 +89,7 @@ async def kill_the_server(rig: Rig, *, times: int, away_s: float) -> None:
         await asyncio.sleep(away_s)
         started.append(await server.start())
         await eventually(lambda: bus.connection.connected, within_s=FLOW_S)
-        await asyncio.sleep(FLOW_S if times == 1 else 3.0)
+        await asyncio.sleep(2.5)
     load.over = True
     await running
 
@@ -129,9 +129,7 @@ async def kill_the_server(rig: Rig, *, times: int, away_s: float) -> None:
         status = await peer.status()
         assert (0, 0, 0, 0) == tuple(status[what] for what in ("running", "inflight", "by_message", "faults"))
     assert {peer.name for peer in peers} == {
-        reply.instance
-        for began, _, reply in load.calls.values()
-        if began > started[-1] + FLOW_S / 2 and reply.ok
+        reply.instance for began, _, reply in load.calls.values() if began > started[-1] + 1.5 and reply.ok
     } or times > 1
 
 
