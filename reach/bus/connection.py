@@ -260,26 +260,35 @@ class Connection:
     async def _keep(self) -> None:
         """Replace each ended link with a new one, for as long as it takes."""
         while True:
-            if not await self._wait_lost():
-                continue
-            self._lost.clear()
-            self._up.clear()
-            ended, self.link = self.link, None
-            self._server_leaves = False
-            if ended is not None:
-                self.learn(ended)
-                ended.release_pongs()
-            for subscription in list(self.subscriptions):
-                subscription.ended()
-                if not subscription.durable:
-                    self.subscriptions.pop(subscription, None)
-            self._tell(LinkState.DISCONNECTED)
-            tries = 0
-            while await self._try_servers(self._loop.time() + self.settings.connect_timeout_s) is not None:
-                pause = _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)]
-                tries += 1
-                # Half to one and a half: a restarted server is not met by everybody at once.
-                await asyncio.sleep(pause * (0.5 + random()))  # noqa: S311 - spreading load, not a secret
+            try:
+                await self._keep_one()
+            except Exception as error:  # noqa: BLE001 - told; but it must never be the last thing that it does
+                self._on_fault(error)
+                await asyncio.sleep(_BACKOFF_S[-1])
+
+    async def _keep_one(self) -> None:
+        """Look after the present link for a while; once it has ended, bring about the next one."""
+        if self.link is not None and not await self._wait_lost():
+            return
+        self._lost.clear()
+        self._up.clear()
+        ended, self.link = self.link, None
+        self._server_leaves = False
+        if ended is not None:
+            self.learn(ended)
+            ended.abort()
+            ended.release_pongs()
+        for subscription in list(self.subscriptions):
+            subscription.ended()
+            if not subscription.durable:
+                self.subscriptions.pop(subscription, None)
+        self._tell(LinkState.DISCONNECTED)
+        tries = 0
+        while await self._try_servers(self._loop.time() + self.settings.connect_timeout_s) is not None:
+            pause = _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)]
+            tries += 1
+            # Half to one and a half: a restarted server is not met by everybody at once.
+            await asyncio.sleep(pause * (0.5 + random()))  # noqa: S311 - spreading load, not a secret
 
     async def _wait_lost(self) -> bool:
         """Wait a while for the link to end; meanwhile renew it when its login was replaced or its server leaves."""
@@ -339,7 +348,8 @@ class Connection:
         for subscription in self.subscriptions:
             subscription.start(link)
         if self.role != Role.FENCER:  # Its account tells no time.
-            self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
+            with suppress(LinkDown):
+                self.broker_time.ask(link, f"{self.inbox}.{ids.new_id()}.t")
         if link.is_connected:
             self._up.set()
         else:

@@ -50,8 +50,8 @@ async def renew(connection: Connection, *, elsewhere: bool = False) -> bool:
         except Exception as failed:  # noqa: BLE001 - a damaged login alone has a dozen kinds; the old link stays
             connection.last_error = short(failed)
             continue
-        if connection.link is not old:
-            await new.abandon()
+        if connection.link is not old or not old.is_connected:
+            await new.abandon()  # The old one has ended meanwhile; that has an order of its own.
             return False
         await _change(connection, old, new)
         return True

@@ -30,6 +30,9 @@ ROOM = 2048
 
 BLOB_BUCKET = "reach_blobs_1h"
 
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""What the answers that are kept may hold in all: memory stays bounded however long the link is down."""
+
 MAX_HELD = 4096
 """Answers that are kept while the link is down."""
 
@@ -52,6 +55,7 @@ class Answers:
         self._instance = instance
         self._generation = generation
         self._held: deque[tuple[float, str, bytes]] = deque()
+        self._held_bytes = 0
         self.unsent = 0
 
     def reply(self, ok: bool, *, data: Any = None, error: Failure | None = None) -> Reply:  # noqa: FBT001
@@ -133,8 +137,9 @@ class Answers:
             self._connection.publish(subject, data)
         except LinkDown:
             # Only our own link may be down: the caller is still waiting, and the work is done.
-            if len(self._held) < MAX_HELD:
+            if len(self._held) < MAX_HELD and self._held_bytes + len(data) <= MAX_HELD_BYTES:
                 self._held.append((monotonic() + HOLD_S, subject, data))
+                self._held_bytes += len(data)
             else:
                 self.unsent += 1
 
@@ -142,6 +147,7 @@ class Answers:
         """Send what could not be sent while the link was down, in order."""
         now = monotonic()
         held, self._held = self._held, deque()
+        self._held_bytes = 0
         for until, subject, data in held:
             if until > now:
                 self._publish(subject, data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from reach import ids
@@ -180,7 +181,8 @@ class Instance:
         elif state is LinkState.CONNECTED:
             self._answers.send_held()
             if not self._leaving:
-                self._membership.join(self.served)
+                with suppress(LinkDown):  # Ended again already, which is told next.
+                    self._membership.join(self.served)
 
     def _on_cancel(self, delivery: Delivery) -> None:
         message_id = _field(delivery, "message_id")
