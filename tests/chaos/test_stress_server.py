@@ -13,6 +13,7 @@ import pytest
 
 from reach.bus.embedded import EmbeddedServer
 from reach.call.client import Bus
+from reach.errors import LinkDown
 from reach.wire.reply import Reply
 from tests.chaos.stress_rig import NOTHING, Rig, eventually, faults_of, left_of, tell
 
@@ -143,3 +144,29 @@ async def test_a_killed_server_under_load(own_rig: Rig) -> None:
 async def test_a_server_that_is_killed_again_and_again(own_rig: Rig, away_s: float) -> None:
     """The same five times in a row, with pauses of all lengths."""
     await kill_the_server(own_rig, times=5, away_s=away_s)
+
+
+async def test_what_is_published_right_after_a_reconnect_is_heard_or_told(own_rig: Rig) -> None:
+    """Case 4: the first event and the first call over a new link: handled, or counted as unheard; answered."""
+    await own_rig.agent()
+    bus = await own_rig.bus()
+    await bus.cards.instances("stress.write")
+    server = Killed(own_rig.system)
+    told = 0
+    for turn in range(3):
+        server.kill()
+        await eventually(lambda: not bus.connection.connected)
+        with pytest.raises(LinkDown):
+            bus.connection.publish("cap.stress.write", b"{}")
+        event = asyncio.create_task(bus.publish("stress.write", {"key": f"event-{turn}"}, timeout_s=10))
+        call = asyncio.create_task(bus.request("stress.write", {"key": f"call-{turn}"}, timeout_s=10))
+        await server.start()
+        await event
+        told += 1
+        assert (await call).ok
+        await eventually(lambda: left_of(bus) == NOTHING, within_s=3.0)
+    begun = own_rig.effects.begun("write")
+    heard = sum(key.startswith("event") for key in begun)
+    tell(f"of {told} events {heard} were heard, {bus.unheard} told to be unheard")
+    assert told == heard + bus.unheard
+    assert {1} == set(begun.values())
