@@ -1,5 +1,6 @@
 """What all tests share: one event loop library, real servers, and honesty about programs a machine may lack."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -72,7 +73,9 @@ class System:
             async with self.connection(Role.PLATFORM) as connection:
                 await provision(connection.jetstream())
 
-        anyio.run(make)
+        asyncio.run(
+            make()
+        )  # Not anyio's: in a thread of a running test it takes itself for being inside the loop.
 
 
 @pytest.fixture(scope="session")
