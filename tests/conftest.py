@@ -73,9 +73,8 @@ class System:
             async with self.connection(Role.PLATFORM) as connection:
                 await provision(connection.jetstream())
 
-        asyncio.run(
-            make()
-        )  # Not anyio's: in a thread of a running test it takes itself for being inside the loop.
+        # Not anyio's `run`: in a thread of a running test that one takes itself for being inside the loop.
+        asyncio.run(make())
 
 
 @pytest.fixture(scope="session")
