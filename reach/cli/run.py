@@ -6,8 +6,11 @@ one process a new process does by itself, and the old one drains as on any stop.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +31,9 @@ EXAMPLES = (
     ("Several agents in one process", "reach run billing:agent stock:agent"),
     ("Start again whenever a Python file changes", "reach run my_agent:agent --watch"),
 )
+
+THREADS_S = 2.0
+"""How long threads of handlers may take to end after the last answer."""
 
 _STOP_S = 40.0
 """How long an agent may take to leave (it drains for 30 s at most) before it is killed."""
@@ -93,6 +99,19 @@ def serve(agents: list[Agent], *, url: str | None, as_json: bool) -> None:
         raise Refusal(Exit.NO_CONNECTION, error.message) from None
     except ConfigError as error:
         raise Refusal(Exit.NO_CONNECTION, str(error)) from None
+    threading.Thread(target=_end_without, args=(THREADS_S,), name="reach-end", daemon=True).start()
+
+
+def _end_without(wait_s: float) -> None:
+    """End the program although threads of its handlers go on: Python would wait for them for ever."""
+    time.sleep(wait_s)  # Where there are none the program has ended long before, and this thread with it.
+    from reach.cli import output
+
+    left = [thread for thread in threading.enumerate() if not thread.daemon]
+    names = [thread.name for thread in left if thread is not threading.main_thread()]
+    output.say(f"Every call was answered. Threads that still run are left behind: {', '.join(names)}")
+    sys.stdout.flush()
+    os._exit(Exit.OK)
 
 
 class _Announcer:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,73 @@ def test_call_in_work_is_answered_before_it_leaves(here: Reach, number: int, tmp
     assert 0 == end(process, number=number)
     out, err = caller.finish()
     assert (0, "7\n") == (caller.returncode, out), err
+
+
+STUBBORN = """
+import asyncio
+import threading
+import time
+
+import reach
+
+agent = reach.Agent("stubborn")
+
+
+@agent.capability("stubborn.thread")
+async def thread() -> int:
+    threading.Thread(target=time.sleep, args=(3600,), name="never-ends").start()
+    return 1
+
+
+@agent.capability("stubborn.executor")
+async def executor() -> int:
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
+    return 1
+
+
+@agent.capability("stubborn.task")
+async def task() -> int:
+    async def swallow() -> None:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+
+    agent.kept = asyncio.create_task(swallow())
+    return 1
+"""
+
+
+@pytest.mark.parametrize("kind", ["thread", "executor", "task"])
+def test_what_handlers_left_behind_does_not_keep_it_alive(here: Reach, kind: str) -> None:
+    """LIFE-7: after the last answer the process ends with 0, though a thread never returns or a task swallows
+    its cancellation.
+    """
+    (here.cwd / "stubborn.py").write_text(STUBBORN)
+    process = here.start("run", "stubborn", "--json")
+    wait_for_line(process, "ready")
+    assert "1\n" == here("call", f"stubborn.{kind}").stdout
+    assert 0 == end(process)
+    assert "left behind" in process.said()
+    assert "Traceback" not in process.said()
+
+
+def test_a_second_signal_does_not_wait(here: Reach, tmp_path: Path) -> None:
+    """A handler that takes long is waited for, until somebody insists."""
+    (here.cwd / "lone.py").write_text(SHOP.replace('"shop"', '"lone"').replace('"write"', '"lone.write"'))
+    process = here.start("run", "lone", "--json")
+    wait_for_line(process, "ready")
+    begun = tmp_path / "begun"
+    caller = here.start("call", "lone.write", "n=7", f"path={begun}", "seconds=25")
+    wait_until(begun.exists)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)  # Two signals at once are one.
+    assert process.poll() is None
+    began = time.monotonic()
+    assert 1 == end(process)
+    assert time.monotonic() - began < 10.0  # 2 s are promised; 25 s is what the handler would take.
+    end(caller)
 
 
 def test_no_server_is_exit_code_three(reach: Reach) -> None:
