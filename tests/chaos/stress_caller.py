@@ -1,7 +1,6 @@
 """A caller of the stress tests, a program of its own, so that what it holds is its own: calls as it is told to."""
 
 import asyncio
-import gc
 import time
 from contextlib import aclosing
 from typing import Any
@@ -10,7 +9,7 @@ import reach
 from reach.faults import Reason
 from reach.observe.records import NullSink, Recorder
 from reach.runtime.run import in_loop
-from tests.chaos.stress_orders import obey, resident_bytes
+from tests.chaos.stress_orders import held_bytes, obey
 
 WIDTH = 50
 
@@ -81,7 +80,6 @@ class Orders:
     async def status(self) -> dict[str, Any]:
         """Say what is held."""
         await asyncio.sleep(0.1)
-        gc.collect()
         mux = self._bus._core.mux
         return {
             "pending": len(mux),
@@ -93,7 +91,7 @@ class Orders:
             "due": len(mux._wheel),
             "tasks": len(asyncio.all_tasks()),
             "faults": self._bus.connection.faults,
-            "rss": resident_bytes(),
+            "rss": held_bytes(),
         }
 
     async def _many(self, number: int, one: Any) -> dict[str, Any]:

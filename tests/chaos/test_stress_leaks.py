@@ -14,7 +14,7 @@ from tests.chaos.stress_rig import NOTHING, Peer, Rig, eventually, left_of, tell
 
 MIB = 1024 * 1024
 FLAT_BYTES = 6 * MIB
-"""What a process may grow, however much it does: allocators do not give back at once."""
+"""What a process may grow, however much it does: allocators do not give back all, deadlines are kept until due."""
 
 TABLES = (
     *("pending", "open", "accepted", "orphans", "untold", "watched", "due"),
