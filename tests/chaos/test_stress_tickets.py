@@ -7,9 +7,11 @@ from time import monotonic
 
 import pytest
 
+import reach
 from reach.call.client import Bus
 from reach.wire.reply import Reply
 from tests.chaos.stress_rig import NOTHING, Rig, faults_of, left_of, tell
+from tests.runtime.fleet import Fleet
 
 RATE_PER_S = 1000
 PAUSE_S = 0.01
@@ -102,3 +104,29 @@ async def _asked(bus: Bus, number: int) -> Counter[str | None]:
     ]
     assert {None} == {reply.error for reply in replies}
     return Counter(reply.instance for reply in replies)
+
+
+async def test_only_tickets_that_make_sense_are_taken(fleet: Fleet) -> None:
+    """Design 5: at most 64 tickets of a capability that is served; an instance that has left takes none."""
+    agent = reach.Agent("ticketed")
+
+    @agent.capability("ticket.sold")
+    async def sold() -> str:
+        return "yes"
+
+    instance = await fleet.serve(agent)
+    membership = instance.membership
+    assert 1 == membership.tickets("ticket.sold")
+    for number in (-1, 65):
+        with pytest.raises(ValueError, match=f"0 to 64 tickets of a capability, not {number}"):
+            await membership.set_tickets("ticket.sold", number)
+    with pytest.raises(ValueError, match=r"does not serve 'ticket\.unsold'; it serves ticket\.sold"):
+        await membership.set_tickets("ticket.unsold", 1)
+    for number in (64, 0, 3, 3):
+        assert await membership.set_tickets("ticket.sold", number)
+        assert number == membership.tickets("ticket.sold")
+    bus = await fleet.connect()
+    assert (await bus.request("ticket.sold")).ok
+    await fleet.stop(instance)
+    assert not await membership.set_tickets("ticket.sold", 5)
+    assert 0 == membership.tickets("ticket.sold")
