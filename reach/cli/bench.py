@@ -75,7 +75,9 @@ def bench(
     size: Annotated[
         int, typer.Option("--size", min=0, max=512 * 1024, metavar="BYTES", help="Size of the payload.")
     ] = 200,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, max=100, help="Turns each way takes.")] = 3,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=1, max=100, help="Turns each way takes.")
+    ] = 3,
     url: opt.Url = None,
     as_json: opt.AsJson = False,
 ) -> None:

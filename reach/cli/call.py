@@ -36,7 +36,7 @@ STREAM_EXAMPLES = (
 ParamArguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...",
+        metavar="KEY=VALUE",
         help="key=text, key:=json, key=@file (bytes), key:=@file.json, one JSON object, or - for one on stdin.",
         show_default=False,
     ),

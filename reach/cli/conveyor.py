@@ -184,7 +184,7 @@ class _Belt:
         self._summary.answered += 1
         self._summary.failed += not reply.ok
         self._summary.unsure += answer.unsure
-        self._progress.count(ok=reply.ok, position=self._feed.bytes_read)
+        self._progress.count(ok=reply.ok, position=answer.line.end)
 
     async def _call(self, line: Line) -> _Answer:
         try:

@@ -36,7 +36,7 @@ def doctor(
     capability: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CAPABILITY]",
+            metavar="CAPABILITY",
             help="Go on to this capability.",
             show_default=False,
             autocompletion=complete_capability,

@@ -21,14 +21,16 @@ _CHUNKS_AHEAD = 2
 
 
 class Line(NamedTuple):
-    """One line that is not blank: its number in the input from 1, and its bytes without the line break."""
+    """One line that is not blank: its number in the input from 1, its bytes without the line break, its end."""
 
     number: int
     content: bytes
+    end: int
+    """How many bytes of the input are done when it is."""
 
 
 class Feed:
-    """Iterates over the lines of a descriptor; `bytes_read` of `bytes_total` tell how far it is."""
+    """Iterates over the lines of a descriptor; `end` of a line in `bytes_total` tells how far it is."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -37,28 +39,27 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         status = os.fstat(descriptor)
         self.bytes_total = status.st_size if stat.S_ISREG(status.st_mode) else None
-        self.bytes_read = 0
 
     async def lines(self) -> AsyncIterator[Line]:
         """Give the lines that are not blank. Raises `OSError`, and `Refusal` for a line without an end."""
         threading.Thread(target=self._read, name="reach pipe input", daemon=True).start()
-        number = 0
+        number = end = 0
         rest = b""
         while chunk := await self._next():
-            self.bytes_read += len(chunk)
             *complete, rest = (rest + chunk).split(b"\n")
             for content in complete:
                 number += 1
+                end += len(content) + 1
                 if content := content.strip():
-                    yield Line(number, content)
+                    yield Line(number, content, end)
             if len(rest) > codec.MAX_BYTES:
                 limit = codec.MAX_BYTES // 2**20
                 raise usage(
                     f"Line {number + 1} of the input has more than {limit} MiB.",
                     fix="The input is JSON lines: one object of parameters a line.",
                 )
-        if rest := rest.strip():
-            yield Line(number + 1, rest)
+        if content := rest.strip():
+            yield Line(number + 1, content, end + len(rest))
 
     async def _next(self) -> bytes:
         chunk = await self._chunks.get()

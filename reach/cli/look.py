@@ -57,7 +57,7 @@ def caps(
     capability: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CAPABILITY]",
+            metavar="CAPABILITY",
             help="Show this one: its parameters, and a call to copy.",
             show_default=False,
             autocompletion=complete_capability,

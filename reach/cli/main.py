@@ -7,11 +7,13 @@ and completion answer at once.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, up
 from reach.cli.dial import guarded
@@ -26,6 +28,38 @@ _WELCOME = """Agent-Reach: call what agents can do, over NATS.
 Start with [bold]reach up[/bold] in one terminal; then [bold]reach run module:agent[/bold] and
 [bold]reach call CAPABILITY key=value[/bold] in others.
 """
+
+
+class _Command(TyperCommand):
+    """A command whose help names no types of Python: `<bool>` beside a flag reads as if it took a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    """The same, for `reach` itself and its groups."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if isinstance(param, TyperArgument):
+            vars(param)["display_type_rich"] = _no_type
+        elif isinstance(param, TyperOption) and param.is_flag:
+            param.metavar = ""
+    return params
+
+
+def _no_type(*_: object, **__: object) -> None:
+    """What typer shows in the column of types: nothing."""
+
+
+def prose(text: str | None) -> str:
+    """Give a docstring with one line a paragraph: where lines break is for the terminal to say."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n"))
 
 
 def examples(pairs: Sequence[tuple[str, str]]) -> str:
@@ -47,7 +81,8 @@ def _epilog() -> str:
 
 app = typer.Typer(
     name="reach",
-    help=_WELCOME,
+    cls=_Group,
+    help=prose(_WELCOME),
     epilog=_epilog(),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -75,7 +110,12 @@ def _root(
 
 def _add(panel: str, name: str, command: Callable[..., Any], shown: Sequence[tuple[str, str]]) -> None:
     app.command(
-        name, rich_help_panel=panel, epilog=examples(shown), no_args_is_help=name in _NEEDS_ARGUMENTS
+        name,
+        cls=_Command,
+        help=prose(command.__doc__),
+        rich_help_panel=panel,
+        epilog=examples(shown),
+        no_args_is_help=name in _NEEDS_ARGUMENTS,
     )(guarded(command))
 
 
@@ -93,12 +133,18 @@ _add(CHECK, "bench", bench.bench, bench.EXAMPLES)
 
 _schema = typer.Typer(
     name="schema",
+    cls=_Group,
     help="The published contract: JSON Schema and AsyncAPI of every message.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-_schema.command("export", epilog=examples(schema.EXPORT_EXAMPLES))(guarded(schema.export))
-_schema.command("show", epilog=examples(schema.SHOW_EXAMPLES))(guarded(schema.show))
+for _name, _command, _shown in (
+    ("export", schema.export, schema.EXPORT_EXAMPLES),
+    ("show", schema.show, schema.SHOW_EXAMPLES),
+):
+    _schema.command(_name, cls=_Command, help=prose(_command.__doc__), epilog=examples(_shown))(
+        guarded(_command)
+    )
 app.add_typer(_schema, rich_help_panel=LOOK)
 
 

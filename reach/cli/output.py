@@ -54,7 +54,14 @@ def console(stream: TextIO) -> Console:
     from rich.console import Console
 
     width = None if stream.isatty() else _WIDE
-    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty(), emoji=False)
+    made = Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty(), emoji=False)
+    vars(made)["on_broken_pipe"] = _reader_left
+    return made
+
+
+def _reader_left() -> None:
+    """In place of rich's own, which would exit with 1: the edge of every command knows what this means."""
+    raise BrokenPipeError
 
 
 def say(text: str = "", *, style: str = "") -> None:
@@ -170,8 +177,8 @@ def message_of(failure: Failure, *, lang: str) -> str:
     row = fault(failure.reason, failure.code)
     if lang == "en" or failure.message == row.zh:
         return failure.message
-    own = "" if failure.message == row.en else f" {failure.message}"
-    return row.message(lang) + own
+    own = failure.message.removeprefix(row.en).strip()
+    return f"{row.message(lang)} {own}" if own else row.message(lang)
 
 
 def print_failure(failure: Failure, *, reach_id: str | None, hints: Sequence[str] = ()) -> None:

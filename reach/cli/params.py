@@ -78,8 +78,20 @@ def one(argument: str) -> tuple[str, Any]:
         content = _read(value[1:], key=key)
         return key, _json(_text(content, what=value[1:]), what=value[1:]) if as_json else content
     if as_json:
-        return key, _json(value, what=key, hint=f"Text needs no quotes: {key}={value.strip()}")
+        return key, _json(value, what=key, hint=_as_text(key, value.strip()))
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        message = f"{key} is not UTF-8 text."
+        raise usage(message, fix=f"Bytes come from a file: {key}=@FILE") from None
     return key, value[1:] if value.startswith("\\@") else value
+
+
+def _as_text(key: str, value: str) -> str:
+    """Say how a value is given as text, where that is what was meant."""
+    if value.startswith(("{", "[", '"')) or len(value) > 2 * _AROUND:
+        return ""
+    return f"Text needs no quotes: {key}={value}"
 
 
 def pairs(arguments: Iterable[str], *, option: str) -> dict[str, Any] | None:
@@ -131,8 +143,11 @@ def _json_object(text: str, *, what: str) -> dict[str, Any]:
 
 
 def _json(text: str, *, what: str, hint: str = "") -> Any:
+    text = text.rstrip()
+    if not text:
+        raise usage(f"{what} is empty.", fix=hint or """Right would be JSON, such as {"key": "value"}""")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
         raise usage(
@@ -146,7 +161,17 @@ def _json(text: str, *, what: str, hint: str = "") -> Any:
         return codec.unpack(json.dumps({"value": value}).encode())["value"]
     except SchemaInvalid as error:
         message = re.sub(r"^value\b\.?", "", error.message).lstrip(": ")
+        message = message.removeprefix("the JSON body cannot be read: ")
         raise usage(f"{what} cannot be sent: {message}") from None
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{_shown(twice)} stands twice in one object")
+    return found
 
 
 def _refuse_constant(word: str) -> object:

@@ -175,6 +175,7 @@ async def _pipe(plan: Plan, files: Files, *, url: str | None, quiet: bool) -> Su
         try:
             return await convey(plan, bus, feed, sink, progress)
         except asyncio.CancelledError:
+            progress.stop()
             if files.out is not None:
                 typer.echo(
                     f"Interrupted after {progress.done} lines. The same command goes on from there.", err=True

@@ -37,11 +37,15 @@ class LineProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bar away, before something else is said. May be called twice."""
         if self._bar is not None:
             self._bar[0].stop()
 
     def count(self, *, ok: bool, position: int) -> None:
-        """Note that one more line is done; `position` is how much of `total` has been read."""
+        """Note that one more line is done; `position` is how much of `total` is done."""
         self.done += 1
         self.failed += not ok
         if self._bar is not None:

@@ -43,7 +43,7 @@ def run(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODULE:AGENT...", help="Where the agents are, seen from this folder.", show_default=False
+            metavar="MODULE:AGENT", help="Where the agents are, seen from this folder.", show_default=False
         ),
     ],
     watch: Annotated[

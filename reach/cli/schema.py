@@ -21,7 +21,7 @@ SHOW_EXAMPLES = (
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Made where it is missing.")] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made where it is missing.")] = Path(
         "schemas"
     ),
     as_json: opt.AsJson = False,
@@ -44,7 +44,7 @@ def export(
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="[MESSAGE]", help="All names where left out.", show_default=False)
+        str | None, typer.Argument(metavar="MESSAGE", help="All names where left out.", show_default=False)
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:

@@ -114,6 +114,13 @@ def test_translated_message_keeps_what_only_the_agent_knew(at_bus: Reach) -> Non
     assert "参数不符合该能力的要求。 item is missing (wanted text)" in done.stderr
 
 
+def test_translated_message_does_not_repeat_itself_in_english(at_bus: Reach) -> None:
+    """What stands in both languages is said in one; near names follow."""
+    done = at_bus("call", "order.prise", env={"REACH_LANG": "zh"})
+    assert "告知用户。 Nobody serves 'order.prise'; near: order.price." in done.stderr
+    assert "This capability is not available" not in done.stderr
+
+
 def test_timeout_may_have_been_executed(at_bus: Reach) -> None:
     """A call whose time ran out ends with the exit code for "not known whether it was executed"."""
     done = at_bus("call", "nap", "n=1", "seconds=5", "--timeout", "300ms")

@@ -1,5 +1,6 @@
 """What the command line says about itself: groups, examples, exit codes, completion; and that it says so at once."""
 
+import itertools
 import os
 import re
 import resource
@@ -75,6 +76,42 @@ def test_examples_use_options_that_exist(command: tuple[str, ...]) -> None:
         own = example.split("|")[-1 if command == ("call",) and example.startswith("echo") else 0]
         for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", own):
             assert re.search(rf"{re.escape(option)}\b", text.split("Examples")[0]), (example, option)
+
+
+@pytest.mark.parametrize("command", [(), *COMMANDS], ids=" ".join)
+def test_help_speaks_no_python(command: tuple[str, ...]) -> None:
+    """No type of Python stands beside a flag or an argument, as if the flag took a value."""
+    text = shown(*command)
+    assert [] == re.findall(r"<[a-z][a-z\[\] ]*>", text)
+    assert "[[" not in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_breaks_lines_where_the_terminal_ends(command: tuple[str, ...]) -> None:
+    """Prose fills the width: where the source breaks its lines nobody needs to know."""
+    result = CliRunner().invoke(app, [*command, "--help"], env=WIDE)
+    prose = result.output.split("Usage:")[1].split("╭─")[0]
+    paragraphs = [part.strip().splitlines() for part in re.split(r"\n\s*\n", prose)[1:] if part.strip()]
+    assert paragraphs
+    for lines in paragraphs:
+        for line, following in itertools.pairwise(lines):
+            assert len(line.rstrip()) + 1 + len(following.split()[0]) > 158
+
+
+def test_ctrl_c_while_modules_are_imported_is_quiet() -> None:
+    """The first tenths of a second are imports: a Ctrl-C then shows no traceback either."""
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'reach.cli.main':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from reach.cli.start import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, cwd=ROOT)
+    assert (Exit.INTERRUPTED, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
 def test_every_command_speaks_json() -> None:

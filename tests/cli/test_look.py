@@ -80,6 +80,15 @@ class TestWithAnAgent:
         finally:
             end(process)
 
+    def test_reader_that_leaves_ends_watching_quietly(self, at_bus: Reach) -> None:
+        """`reach ps --watch | head` ends as every other command whose reader left."""
+        process = at_bus.start("ps", "--watch")
+        wait_for_line(process, "shop")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert Exit.PIPE_CLOSED == process.wait(timeout=20)
+        assert "Traceback" not in process.said()
+
 
 def test_nobody_there_is_said(reach: Reach, tmp_path: Path) -> None:
     """Where no agent is, people are told how to start one, and programs get an empty list."""

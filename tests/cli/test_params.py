@@ -94,6 +94,54 @@ def test_bad_json_that_was_meant_as_text_is_told_how_to_be_text() -> None:
     assert "Text needs no quotes: name=Ada" == caught.value.fix
 
 
+@pytest.mark.parametrize("value", ["[1", '{"a": 1', '"Ada', "x" * 1000, "[" * 100_000])
+def test_bad_json_that_was_not_meant_as_text_is_not_repeated(value: str) -> None:
+    """What was clearly meant as JSON, or is long, is not thrown back as advice; the message stays short."""
+    with pytest.raises(Refusal) as caught:
+        one(f"name:={value}")
+    assert "" == caught.value.fix
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("given", [b"", b" \n\n"])
+def test_empty_stdin_is_called_empty(given: bytes) -> None:
+    """Nothing on stdin is not "expecting value at line 1"."""
+    with pytest.raises(Refusal, match="stdin is empty"):
+        parse(["-"], read_stdin=lambda: given)
+
+
+def test_the_line_break_at_the_end_of_stdin_is_no_line_of_its_own() -> None:
+    """A document that ends too soon is shown where it ends, not on the empty line after it."""
+    with pytest.raises(Refusal) as caught:
+        parse(["-"], read_stdin=lambda: b'{"a": 1\n')
+    assert (
+        "stdin is not JSON: Expecting ',' delimiter at column 8\n    {\"a\": 1\n           ^"
+        == caught.value.message
+    )
+
+
+def test_a_key_that_stands_twice_in_json_is_told() -> None:
+    """One of the two would be lost without a word."""
+    with pytest.raises(Refusal, match="'a' stands twice in one object"):
+        one('x:={"a": 1, "b": {"a": 2}, "a": 3}')
+
+
+def test_a_number_that_json_cannot_hold_is_named() -> None:
+    """1e400 is infinite to Python, and has no form in JSON."""
+    with pytest.raises(Refusal, match=r"^x cannot be sent: Infinity has no form in JSON$"):
+        one("x:=1e400")
+
+
+def test_bytes_on_the_command_line_are_sent_to_a_file() -> None:
+    """What the shell could not decode is told as what it is."""
+    with pytest.raises(Refusal) as caught:
+        one("name=\udcff")
+    assert ("name is not UTF-8 text.", "Bytes come from a file: name=@FILE") == (
+        caught.value.message,
+        caught.value.fix,
+    )
+
+
 def test_stdin_that_is_not_text_is_told_at_which_byte() -> None:
     """Bytes that are not UTF-8 are named with their place."""
     with pytest.raises(Refusal) as caught:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -84,6 +85,39 @@ def test_pipe_shows_a_bar(at_bus: Reach, tmp_path: Path) -> None:
     seen = on_terminal(at_bus, "pipe", "nap", "--out", "out.jsonl", stdin=source)
     assert "━" in seen
     assert "100 lines: 100 ok, 0 failed" in seen
+
+
+def some_lines_are_done(seen: str) -> bool:
+    """Whether the bar is somewhere in the middle."""
+    return re.search(r" [2-9]\d lines", seen) is not None
+
+
+def test_pipe_knows_how_much_is_done(at_bus: Reach, tmp_path: Path) -> None:
+    """The bar counts lines that are answered, not those that were read: it is not full from the start."""
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(f'{{"n": {n}, "seconds": 0.05}}\n' for n in range(200)))
+    seen = on_terminal(at_bus, "pipe", "nap", "-n", "2", stdin=source, until=some_lines_are_done)
+    colour_of_what_is_left = "\x1b[38;5;237m"
+    assert f"{colour_of_what_is_left}━" in seen
+
+
+def test_interrupted_pipe_says_so_on_a_line_of_its_own(at_bus: Reach, tmp_path: Path) -> None:
+    """The bar is gone before anything else is said."""
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(f'{{"n": {n}, "seconds": 0.05}}\n' for n in range(200)))
+    seen = on_terminal(
+        at_bus,
+        "pipe",
+        "nap",
+        "-n",
+        "2",
+        "--out",
+        "cut.jsonl",
+        stdin=source,
+        until=some_lines_are_done,
+    )
+    last = [line for line in seen.replace("\r", "\n").split("\n") if "Interrupted after" in line]
+    assert ["Interrupted after"] == [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)[:17] for line in last]
 
 
 def test_watch_redraws_until_ctrl_c(at_bus: Reach) -> None:
