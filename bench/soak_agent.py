@@ -53,8 +53,13 @@ async def _main() -> None:
         await ready.wait()
         tell({"ready": True})
         async for _ in orders():
-            tell({"inflight": running[0].inflight, "tasks": len(asyncio.all_tasks())})
+            tell({"inflight": running[0].inflight, "tasks": len([*filter(_is_at_work, asyncio.all_tasks())])})
         stop.set()
+
+
+def _is_at_work(task: asyncio.Task[object]) -> bool:
+    """Whether a task is more than one that waits for the next request (`reach.runtime.crew`)."""
+    return getattr(task.get_coro(), "__qualname__", "") != "Crew._hand"
 
 
 if __name__ == "__main__":

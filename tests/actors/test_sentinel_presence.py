@@ -223,7 +223,7 @@ def test_gone_means_nobody_is_there(history: list[tuple[str, int, int, float]]) 
         event = Event(instance, Link("s1", number, "k"))
         for departure in presence.due(now=now):
             assert departure.instance not in latest
-            assert departure.due - PAUSE_S >= back.get(departure.instance, 0.0)
+            assert departure.due >= back.get(departure.instance, 0.0) + PAUSE_S
         if what == "begins":
             presence.connected(event)
             latest[instance], back[instance] = number, now

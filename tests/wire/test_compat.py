@@ -396,6 +396,8 @@ def without_unknown_fields(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     made = dict(node)
+    if made.get("additionalProperties") is True:
+        del made["additionalProperties"]  # Said or left out, it means the same.
     for word in ("items", "additionalProperties"):
         if word in made:
             made[word] = without_unknown_fields(made[word])
