@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 SLOT_S: Final = 0.01
 """Width of a slot in seconds: a deadline is judged at most this much late."""
 
+LATE_S: Final = 0.1
+"""A timer that comes this late means that the process stood still, with answers that came in time unread."""
+
+READ_S: Final = 0.05
+"""What reading them is given before anything is judged to be late."""
+
 
 K = TypeVar("K")
 
@@ -26,7 +32,7 @@ K = TypeVar("K")
 class DeadlineWheel(Generic[K]):
     """Calls `on_due(key)` for each key whose time has come and that was not discarded before."""
 
-    __slots__ = ("_due_slots", "_loop", "_on_due", "_slots", "_timer", "_timer_slot")
+    __slots__ = ("_due_slots", "_loop", "_on_due", "_read_first", "_slots", "_timer", "_timer_slot")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[K], None]) -> None:
         self._loop = loop
@@ -35,6 +41,7 @@ class DeadlineWheel(Generic[K]):
         self._due_slots: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
+        self._read_first = True
 
     def __len__(self) -> int:
         return sum(len(keys) for keys in self._slots.values())
@@ -77,6 +84,12 @@ class DeadlineWheel(Generic[K]):
     def _turn(self) -> None:
         self._timer = None
         now = monotonic()
+        # See LATE_S. Once only: what is not there by then was late.
+        if self._read_first and now - self._timer_slot * SLOT_S > LATE_S:
+            self._read_first = False
+            self._timer = self._loop.call_later(READ_S, self._turn)
+            return
+        self._read_first = True
         while self._due_slots and self._due_slots[0] * SLOT_S <= now:
             for key in self._slots.pop(heapq.heappop(self._due_slots)):
                 self._on_due(key)

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -257,4 +258,26 @@ async def test_what_a_stopped_server_held_too_long_is_not_begun(own_rig: Rig) ->
     assert [] == [key for key in begun if key.startswith("old")]
     assert OLD == sum(key.startswith("new") for key in begun) == sum(reply.ok for reply in new)
     assert 0 == (await peer.status())["stalls"]
+    assert NOTHING == left_of(bus)
+
+
+async def test_answers_that_came_in_time_count_though_their_caller_stood_still(rig: Rig) -> None:
+    """Promise 1: a caller whose loop computes past its deadlines finds the answers in its socket, and takes them."""
+    await rig.agent(AGENT="prompt")
+    bus = await rig.bus()
+    await bus.cards.instances("stress.write")
+    calls = {
+        f"w{number}": asyncio.create_task(
+            bus.request("stress.write", {"key": f"w{number}"}, target="prompt", timeout_s=0.4)
+        )
+        for number in range(200)
+    }
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # They are written out in the second turn of the loop.
+    time.sleep(1.0)  # The mistake that is looked at.
+    replies = {key: await call for key, call in calls.items()}
+    assert {} == faults_of(replies)
+    assert dict.fromkeys(calls, 1) == dict(rig.effects.begun("write"))
+    late = await bus.request("stress.write", {"key": "slow", "seconds": 5}, timeout_s=0.2)
+    assert late.error is not None
     assert NOTHING == left_of(bus)
