@@ -79,6 +79,7 @@ class Connection:
         self.leaving: NatsLink | None = None  # The link before, while it hands on what is under way.
         self._keeper: asyncio.Task[None] | None = None  # The one task; close() ends and awaits it.
         self.last_error = ""
+        self._told = ""
         self.broker_time = BrokerTime()
         self.renewals = self._groups = 0
         self._server_leaves = False
@@ -344,6 +345,9 @@ class Connection:
         """Use a link from now on: what is subscribed is subscribed there."""
         self.link = link
         self.epoch += 1
+        self._told = ""
+        if self.epoch > 1:
+            _log.info("link to %s: up", self.settings.display)
         self.learn(link)
         for subscription in self.subscriptions:
             subscription.start(link)
@@ -383,5 +387,7 @@ class Connection:
             _log.warning("the broker refused: %s", text)
             for told in list(self.denials):
                 told(text)
-        elif not self._closing:
-            _log.info("link to %s: %s", self.settings.display, short(error))
+        elif not self._closing and self.last_error != self._told:
+            # Once an outage: a server that is away refuses dozens of times before it is back.
+            self._told = self.last_error
+            _log.info("link to %s: %s", self.settings.display, self.last_error)

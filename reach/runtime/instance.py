@@ -50,6 +50,7 @@ class Instance:
         self._own_recorder = recorder is None
         self._recorder = recorder
         self._leaving = False
+        self._linked = True
         self._service: Service | None = None  # Until it takes requests.
 
     @property
@@ -176,9 +177,17 @@ class Instance:
 
     def _on_state(self, state: LinkState) -> None:
         if state is LinkState.DISCONNECTED:
+            self._linked = False
+            if not self._leaving:
+                _log.warning(
+                    "%s lost its link to %s and tries again", self.name, self._connection.settings.display
+                )
             self._membership.forget()
             self._guard.link_ended()
         elif state is LinkState.CONNECTED:
+            if not self._linked:
+                self._linked = True
+                _log.warning("%s has its link back", self.name)
             self._answers.send_held()
             if not self._leaving:
                 with suppress(LinkDown):  # Ended again already, which is told next.

@@ -127,9 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             watch_stdin=plan.watch_stdin,
         )
         os.execv(command[0], command)  # noqa: S606 - ourselves, without what surrounds us
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    if sys.stderr.isatty():
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    else:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         anyio.run(serve, plan, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     except Escalated as error:
@@ -157,7 +158,7 @@ async def serve(plan: Plan) -> None:
         with _nats_errors_told():
             changed = await provision(connection.jetstream(), replicas=plan.replicas)
         if changed:
-            _log.info("made or changed: %s", ", ".join(changed))
+            _log.info("stores made or changed: %s", ", ".join(changed))
 
         def ready() -> None:
             hosted = ", ".join(spec.name for spec in specs)
