@@ -52,8 +52,14 @@ def unmet(card: Card, require: dict[str, Any]) -> str | None:
             has = card.labels.get(key)
             met = has is not None and has == str(wanted)
         if not met:
-            return f"{key}={wanted!r} (has {has!r})"
+            return f"{key}={wanted!r} (has {_shown(has)})"
     return None
+
+
+def _shown(has: object) -> str:
+    if isinstance(has, tuple):
+        return ", ".join(map(repr, has)) or "none"
+    return repr(has) if has else "none"
 
 
 def choose(call: Call, cards: Iterable[Card], *, pick: float) -> Route | Excluded:

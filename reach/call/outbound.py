@@ -394,8 +394,20 @@ class Outbound:
         return reply
 
     def _localise(self, call: Call, failure: Failure) -> None:
-        """Say what the caller can use: near names for a capability that nobody serves."""
-        if failure.reason is Reason.NO_RESPONDERS and call.card is None:
+        """Say what the caller can use: near names for a capability that nobody serves, agents for a wrong target."""
+        if failure.reason is not Reason.NO_RESPONDERS:
+            return
+        target = call.envelope.target
+        if (
+            target is not None
+            and call.card is not None
+            and not self.directory.serves(target, call.capability)
+        ):
+            agents = sorted({card.agent_id for card in self.directory.cards(call.capability)})
+            failure.message += (
+                f" No agent {target!r} serves {call.capability!r}; there are: {', '.join(agents)}."
+            )
+        if call.card is None:
             near = self.directory.nearest(call.capability)
             if near:
                 failure.message = (

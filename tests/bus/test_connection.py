@@ -14,7 +14,7 @@ from reach.bus.connection import Connection, LinkState
 from reach.bus.headers import encode_headers
 from reach.bus.internals import SUPPORTED_NATS_PY, Delivery, NatsLink
 from reach.bus.keys import Role
-from reach.bus.settings import Settings, Tls, resolve
+from reach.bus.settings import Credentials, Settings, Tls, resolve
 from reach.errors import CallTimeout, ConfigError, LinkDown, NameRefused, SchemaInvalid, Unreachable
 from reach.faults import Reason
 
@@ -106,7 +106,17 @@ async def test_case_20_no_server_is_said_within_the_connect_timeout(unused_tcp_p
 async def test_refused_credentials_are_said_as_such(system) -> None:
     """A server that refuses the login is not retried: the error names role, address and what to check."""
     settings = Settings(servers=(system.server.url,), role=Role.CALLER, source="test")
-    with pytest.raises(ConfigError, match="refused the credentials of role 'caller'"):
+    with pytest.raises(ConfigError, match=r"refused the credentials of role 'caller'.*none was given"):
+        await Connection.open(settings, role="caller")
+
+
+async def test_a_refused_login_says_which_one_was_tried(system) -> None:
+    """Who has several ways to log in lying about is told which of them was refused."""
+    credentials = Credentials(token="wrong", source="REACH_TOKEN")
+    settings = Settings(
+        servers=(system.server.url,), role=Role.CALLER, source="test", credentials=credentials
+    )
+    with pytest.raises(ConfigError, match=r"They were: token, REACH_TOKEN\."):
         await Connection.open(settings, role="caller")
 
 

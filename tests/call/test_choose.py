@@ -91,3 +91,9 @@ def test_a_retry_with_nobody_else_known_goes_to_the_group() -> None:
 def test_unmet_names_the_first_lack() -> None:
     """A requirement that is met is not mentioned."""
     assert unmet(CARDS[0], {"lang": "en", "version": "9"}) == "version='9' (has '1.0.0')"
+
+
+def test_what_an_instance_lacks_is_said_in_words() -> None:
+    """Nothing at all is "none", and several are a list: no tuple of Python's."""
+    assert unmet(CARDS[0], {"lang": "zz"}) == "lang='zz' (has 'en')"
+    assert unmet(CARDS[0], {"gpu": "yes"}) == "gpu='yes' (has none)"

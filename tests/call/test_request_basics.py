@@ -361,6 +361,7 @@ async def test_a_call_can_be_sent_to_one_agent_a_region_or_a_version(fleet: Flee
     missing = (await bus.request("where.are", target="east")).error
     assert missing is not None
     assert Reason.NO_RESPONDERS is missing.reason
+    assert "No agent 'east' serves 'where.are'; there are: north, south." in missing.message
 
 
 async def test_a_view_carries_options_and_shares_everything_else(fleet: Fleet) -> None:
