@@ -86,10 +86,30 @@ _PRIORITIES: Final = ("core", "normal", "offline")
 _MAX_KEY: Final = 256
 
 
+_MAX_S: Final = 1e9
+"""Some thirty years: more is a mistake, and would not fit the envelope."""
+
+_KINDS: Final[dict[str, tuple[str, type | tuple[type, ...]]]] = {
+    "timeout_s": ("a number of seconds", (int, float)),
+    "require": ("a dict", dict),
+    "prefer": ("a dict", dict),
+    "trigger": ("a dict", dict),
+    "retry": ("True or False", bool),
+    "trace": ("True or False", bool),
+    "idempotency_key": (f"a text of 1 to {_MAX_KEY} characters", str),
+}
+
+
 def _check(given: CallOptions) -> None:
+    for option, found in given.items():
+        if found is not None and option in _KINDS:
+            words, kind = _KINDS[option]
+            if not isinstance(found, kind):
+                msg = f"{option} is {words}, not {type(found).__name__}"
+                raise TypeError(msg)
     timeout_s = given.get("timeout_s")
-    if timeout_s is not None and not 0 < timeout_s < float("inf"):
-        msg = f"timeout_s is a positive number of seconds, not {timeout_s}"
+    if timeout_s is not None and not 0 < timeout_s <= _MAX_S:
+        msg = f"timeout_s is a positive number of seconds, at most {_MAX_S:.0e}, not {timeout_s}"
         raise ValueError(msg)
     for name in _TOKENS:
         value = given.get(name)
