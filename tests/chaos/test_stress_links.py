@@ -152,7 +152,7 @@ async def test_a_connection_that_meets_itself_is_none(
         source="test",
         connect_timeout_s=0.3,
     )
-    with pytest.raises(Unreachable, match="met itself"):
+    with pytest.raises(Unreachable, match="listens there"):
         await Connection.open(settings, role="caller")
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
