@@ -6,6 +6,7 @@ goes into the blob store and the reply carries the reference in its place.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from time import monotonic
@@ -116,9 +117,11 @@ class Answers:
         self._publish(job.reply_to, packed)
         return len(packed)
 
-    def ping(self, job: Job) -> None:
-        """Prove that a silent stream is alive."""
-        self._frame(job, Frame(job.envelope.message_id, job.sent_frames, "ping"))
+    def ping(self, job: Job, *, answer_to: str) -> None:
+        """Prove that a silent stream is alive; the broker tells `answer_to` when nobody is left to read it."""
+        frame = Frame(job.envelope.message_id, job.sent_frames, "ping")
+        with contextlib.suppress(LinkDown):  # What proves that we are alive now is worth nothing later.
+            self._connection.publish(job.reply_to, codec.pack_trusted(frame.to_map()), reply=answer_to)
 
     def end(self, job: Job, reply: Reply) -> None:
         """Send the clean end of a stream."""

@@ -63,6 +63,7 @@ class Inbound:
         broker_time: BrokerTime,
         agent_id: str,
         instance: str,
+        inbox: str,
     ) -> None:
         self._guard = guard
         self._broker_time = broker_time
@@ -79,7 +80,7 @@ class Inbound:
         self._accept_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._streams = StreamRunner(answers)
+        self._streams = StreamRunner(answers, inbox)
         self._crew = Crew(self._work, reset=_leave)
 
     @property
@@ -189,6 +190,10 @@ class Inbound:
         job = self._by_message.get(stream_id)
         if job is not None and size > 0:
             job.give_credit(size)
+
+    def reader_is_gone(self, delivery: Delivery) -> None:
+        """The broker says that nobody listens for the frames of a stream: its reader was killed."""
+        self._streams.reader_is_gone(delivery)
 
     def _on_due(self, job: Job) -> None:
         job.stop(EndedBy.DEADLINE)

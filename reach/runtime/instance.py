@@ -109,6 +109,7 @@ class Instance:
             broker_time=self._connection.broker_time,
             agent_id=self.agent_id,
             instance=self.name,
+            inbox=f"{self._connection.inbox}.reader",
         )
         self._membership = Membership(
             self._connection, agent_id=self.agent_id, instance=self.name, receive=self._inbound.receive
@@ -117,6 +118,7 @@ class Instance:
             self._connection.subscribe(subjects.ctl(self.name, "cancel"), self._on_cancel),
             self._connection.subscribe(subjects.ctl(self.name, "credit"), self._on_credit),
             self._connection.subscribe(subjects.ctl(self.name, "ping"), self._on_ping),
+            self._connection.subscribe(f"{self._connection.inbox}.reader.*", self._inbound.reader_is_gone),
         ]
 
     async def join(self) -> None:

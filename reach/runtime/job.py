@@ -75,6 +75,8 @@ class Job:
     ended_by: EndedBy | None = None
     marks: Marks = field(default_factory=Marks)
     credit: int = 0
+    grants: int = 0
+    """How often its reader has given credit."""
     credit_waiter: asyncio.Future[None] | None = None
     sent_frames: int = 0
 
@@ -100,5 +102,6 @@ class Job:
     def give_credit(self, size: int) -> None:
         """Let a stream send `size` more bytes."""
         self.credit += size
+        self.grants += 1
         if self.credit > 0 and self.credit_waiter is not None and not self.credit_waiter.done():
             self.credit_waiter.set_result(None)

@@ -12,6 +12,7 @@ from reach.bus.internals import Delivery
 from reach.bus.keys import Role
 from reach.call.inflow import INITIAL_CREDIT
 from reach.faults import Code, Executed, Reason
+from reach.runtime import streaming
 from reach.runtime.instance import Instance
 from reach.wire import codec
 from reach.wire.envelope import Envelope
@@ -222,6 +223,37 @@ async def test_leaving_the_loop_early_ends_the_producer(
     await eventually(lambda: instance.inflight == 0)
     assert ["cancelled"] == [record.outcome for record in fleet.records]
     assert 0 == bus.pending
+
+
+READER = """
+import asyncio
+import reach
+
+async def read() -> None:
+    async with reach.connect() as bus:
+        async for part in bus.stream("source.numbers", {"count": 1_000_000, "pause_s": 0.01}, timeout_s=100):
+            print("reader serves", part, flush=True)
+            await asyncio.sleep(3600 if READS_ON == 0 else 0)
+
+asyncio.run(read())
+"""
+
+
+@pytest.mark.parametrize("reads_on", [0, 1])
+async def test_a_reader_that_was_killed_gives_the_producers_place_back(
+    source: Source, instance: Instance, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, reads_on: int
+) -> None:
+    """Case 10: a killed reader cannot say that it left; its stream ends long before its deadline all the same,
+    whether the producer waits for it or goes on sending.
+    """
+    monkeypatch.setattr(streaming, "PING_S", 0.2)
+    program = fleet.start(f"READS_ON = {reads_on}\n{READER}", name="reader")
+    await program.ready()
+    await asyncio.sleep(1.0)  # Pings go unanswered while it lives: that harms nobody.
+    assert (1, []) == (instance.inflight, source.ended)
+    program.kill()
+    await eventually(lambda: source.ended == ["cancelled"], within_s=5.0)
+    await eventually(lambda: instance.inflight == 0)
 
 
 async def test_closing_a_stream_before_its_first_part_ends_the_producer(

@@ -104,6 +104,7 @@ class Pipeline:
             broker_time=BrokerTime(),
             agent_id="fuzzed",
             instance="fuzzed-aaaaaaaa",
+            inbox="reply.fuzzed.reader",
         )
         self._loop = asyncio.get_running_loop()
 
