@@ -2,7 +2,7 @@
 
 Serve it:  reach run examples.checksums:agent
 Call it:   reach call text.checksum text=hello
-           reach call text.checksum text=hello algorithm=md5   (refused before it is sent)
+           reach call text.checksum text=hello algorithm=md5   (refused, with what it may be)
 """
 
 import hashlib

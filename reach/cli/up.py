@@ -18,7 +18,10 @@ EXAMPLES = (
     ("NATS and the platform on this machine", "reach up"),
     ("With agents to play with", "reach up --demo"),
     ("For other machines, on a fixed port", "reach up --host 0.0.0.0 --port 4222"),
-    ("In the background of a script, until it is ready", "reach up --json | read -r ready"),
+    (
+        "In the background of a script, until it is ready",
+        "reach up --json > up.json & until grep ready up.json; do sleep 0.1; done",
+    ),
     ("Only the platform, beside a NATS of your own", "reach up --url nats://nats.internal:4222"),
 )
 
