@@ -62,8 +62,9 @@ def judge_demo(readings: Sequence[Reading], loss: Loss | None, left_running: Seq
 def judge_own(readings: Sequence[Reading], left_running: Sequence[int]) -> list[Check]:
     """Judge a run over a user's files."""
     unread = [reading.document.name for reading in readings if not reading.reply.ok]
+    told = f"{len(readings) - len(unread)} of {len(readings)} files were read"
     return [
-        Check(f"{len(readings) - len(unread)} of {len(readings)} files were read", not unread, _some(unread)),
+        Check(told, not unread, f"not read: {_some(unread)}" if unread else ""),
         nothing_left(left_running),
     ]
 

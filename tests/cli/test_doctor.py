@@ -309,6 +309,22 @@ def test_missing_stores_are_named(reach: Reach, tmp_path: Path) -> None:
     assert_broken(diagnosis, "stores", found="reach_blobs_1h", fix="reach up")
 
 
+def test_stores_that_were_given_up_are_named(reach: Reach, tmp_path: Path) -> None:
+    """Breakage 22: the disk was full for a moment; nats-server then refuses to write until it is started again,
+    and only its log says so.
+    """
+    with server(tmp_path / "home"):
+        with (tmp_path / "home/nats.log").open("a") as log:
+            log.write(
+                "[7] 2026/11/30 11:43:40.810260 [ERR] JetStream stream 'REACH > OBJ_reach_blobs_1h' critical write "
+                "error: write /data/1.blk: no space left on device\n"
+            )
+        diagnosis = diagnose(reach)
+    assert_broken(diagnosis, "stores", found="given these stores up: reach_blobs_1h", fix="start it again")
+    with server(tmp_path / "home"):
+        assert "stores" in diagnose(reach).names("ok")  # A new start takes them up again.
+
+
 def test_platform_that_does_not_run_is_named(at_bus: Reach) -> None:
     """Breakage 18: nobody notices when an agent crashes."""
     assert_broken(diagnose(at_bus), "platform", found="does not run", fix="reach up")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import time
 from typing import Any
 
@@ -11,6 +13,7 @@ from reach import ids
 from reach.bus.connection import Connection
 from reach.bus.keys import Role
 from reach.bus.permissions import BLOB_BUCKETS, READ_BUCKETS
+from reach.bus.state import StateFolder
 from reach.cli.checks.finding import Check, Finding, Patient, State, bad, good
 from reach.errors import CallTimeout, ConfigError, LinkDown, ReachError, Unreachable
 from reach.wire import subjects
@@ -18,6 +21,11 @@ from reach.wire import subjects
 _TIMEOUT_S = 2.0
 _GONE_S = 3.0
 """The sentinel waits half a second for a connection to come back; the rest is for a machine that is busy."""
+
+_LOG_BYTES = 256 * 1024
+"""How much of the end of the server's log is looked through."""
+
+_GIVEN_UP = re.compile(r"JetStream stream '\S+ > (\S+)' critical write error")
 
 _START = "Run the platform beside that server: reach up --url nats://host:4222"
 
@@ -46,7 +54,24 @@ async def stores(patient: Patient) -> Finding:
     if missing:
         names = ", ".join(stream.partition("_")[2] for stream in missing)
         return bad(f"Stores are missing: {names}. The platform makes them, and has not run here.", fix=_START)
+    if patient.is_local and (broken := _broken_stores(StateFolder.locate(patient.env))):
+        return bad(
+            f"NATS could not write to its disk, and has given these stores up: {', '.join(broken)}.",
+            fix="Make room, then stop `reach up` and start it again: nothing else takes them up again.",
+        )
     return good(f"{len(wanted)} stores")
+
+
+def _broken_stores(place: StateFolder) -> list[str]:
+    """Name the streams that the server has refused to write to since it started; only its log tells of them."""
+    try:
+        with place.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
+            lines = log.read().decode("utf-8", "replace").rpartition("Server is ready")[2].splitlines()
+    except OSError:
+        return []  # What cannot be read is another check's to tell.
+    given_up = {match[1] for line in lines if (match := _GIVEN_UP.search(line))}
+    return sorted(stream.partition("_")[2] or stream for stream in given_up)
 
 
 async def sentinel(patient: Patient) -> Finding:
