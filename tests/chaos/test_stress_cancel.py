@@ -100,6 +100,7 @@ async def test_cancelling_on_an_agent_that_is_full(storm: Storm) -> None:
     assert NOTHING == left_of(storm.bus)
 
 
+@pytest.mark.chaos_long
 async def test_cancelling_before_anybody_has_accepted(storm: Storm) -> None:
     """CALL-5, design 4: cancelled 0 to 40 ms after they were made: what began nevertheless ends soon after."""
     cancelled_at: dict[str, float] = {}
