@@ -38,6 +38,9 @@ judged gone 500 ms after its connection ended: younger calls were sent when it w
 RETELL_S = (1.0, 3.0)
 """Pauses before cancellations from before an outage are told once more, in seconds."""
 
+PART_S = 0.15
+"""How old a call may be whose acceptance is waited for when its client closes; agents accept after 25 ms."""
+
 MAX_UNTOLD = 1000
 """Cancellations that are kept while the link is down; producers end at their own deadlines otherwise."""
 
@@ -164,6 +167,24 @@ class Mux:
             self._connection.publish(subjects.ctl(instance, "credit"), body)
         except LinkDown:
             return  # the stream is judged by the disconnect itself
+
+    async def part(self) -> None:
+        """Give up what is open, and stay for those who are only now about to say that they have a call.
+
+        To be done before `close`: without it, a call that is left a moment after it was sent would run on at the
+        agent until its deadline, since nobody knows yet whom to tell.
+        """
+        for pending in list(self._pending.values()):
+            if pending.sent:
+                self.cancel(pending)
+                pending.settle(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
+        while self._acceptance_is_near():  # noqa: ASYNC110 - at most twenty turns, once in a client's life
+            await asyncio.sleep(PART_S / 20)
+
+    def _acceptance_is_near(self) -> bool:
+        return self._connection.connected and any(
+            monotonic() - orphan.sent < PART_S for orphan in self._orphans.values()
+        )
 
     def close(self) -> None:
         """Settle everything and stop listening."""

@@ -65,6 +65,7 @@ class Core:
     async def close(self) -> None:
         """Settle what is open and end; the recorder is the owner's to close."""
         await self.outflow.close()
+        await self.mux.part()
         self.mux.close()
         await self.directory.close()
 

@@ -75,6 +75,20 @@ class Summary:
         return f"{done}{earlier}, {self.seconds:.1f} s{stopped}."
 
 
+class Brake:
+    """Stops a belt in order: no line is begun any more, and those under way are answered."""
+
+    def __init__(self) -> None:
+        self.pulled = False
+        self.loading: asyncio.Task[None] | None = None
+
+    def pull(self) -> None:
+        """Stop. May be done before the belt runs."""
+        self.pulled = True
+        if self.loading is not None:
+            self.loading.cancel()
+
+
 class Sink:
     """Where answers go: a file with its journal, or stdout; and, for lines that failed, their input."""
 
@@ -109,10 +123,15 @@ class _Answer:
     unsure: bool = False
 
 
-async def convey(plan: Plan, bus: Bus, feed: Feed, sink: Sink, progress: LineProgress) -> Summary:
-    """Run every line. Raises `Refusal` for an input that is not the one begun with, `OSError` for files."""
+async def convey(
+    plan: Plan, bus: Bus, feed: Feed, sink: Sink, progress: LineProgress, brake: Brake
+) -> Summary:
+    """Run every line, until the end of the input or the brake is pulled.
+
+    Raises `Refusal` for an input that is not the one begun with, `OSError` for files.
+    """
     belt = _Belt(plan, bus, feed, sink, progress)
-    return await belt.run()
+    return await belt.run(brake)
 
 
 class _Belt:
@@ -129,10 +148,14 @@ class _Belt:
         self._summary = Summary(answered=past.answered, failed=past.failed, earlier=past.answered)
         progress.resume(done=past.answered, failed=past.failed)
 
-    async def run(self) -> Summary:
+    async def run(self, brake: Brake) -> Summary:
         try:
             async with asyncio.TaskGroup() as group:
-                loading = group.create_task(self._load(group))
+                loading = brake.loading = group.create_task(self._load(group))
+                # Not at the end of `_load`: cancelled before its first step, it would never come there.
+                loading.add_done_callback(lambda _: self._queue.put_nowait(None))
+                if brake.pulled:
+                    loading.cancel()
                 group.create_task(self._unload(loading))
         except BaseExceptionGroup as several:
             # One cause is one error: whoever catches it need not know that there were several tasks.
@@ -145,25 +168,22 @@ class _Belt:
         past = self._sink.past
         repeat = self._plan.repeat_unsure or len(past.sent) == past.answered or await self._is_idempotent()
         index = 0
-        try:
-            async for line in self._feed.lines():
-                past.check(index, line.content, line.number)
-                if index >= past.answered:
-                    unsure = index < len(past.sent)
-                    await self._room.acquire()
-                    await self._slots.acquire()
-                    if not unsure:
-                        self._sink.sending(line.content)
-                    work = self._call(line) if not unsure or repeat else self._unsure(line)
-                    self._queue.put_nowait(group.create_task(work))
-                index += 1
-            if index < past.answered:
-                raise usage(
-                    f"The input ends after {output.plural(index, 'line')}; the output already has {past.answered}.",
-                    fix="Give the same input, another --out, or --overwrite to start over.",
-                )
-        finally:
-            self._queue.put_nowait(None)
+        async for line in self._feed.lines():
+            past.check(index, line.content, line.number)
+            if index >= past.answered:
+                unsure = index < len(past.sent)
+                await self._room.acquire()
+                await self._slots.acquire()
+                if not unsure:
+                    self._sink.sending(line.content)
+                work = self._call(line) if not unsure or repeat else self._unsure(line)
+                self._queue.put_nowait(group.create_task(work))
+            index += 1
+        if index < past.answered:
+            raise usage(
+                f"The input ends after {output.plural(index, 'line')}; the output already has {past.answered}.",
+                fix="Give the same input, another --out, or --overwrite to start over.",
+            )
 
     async def _unload(self, loading: asyncio.Task[None]) -> None:
         """Take answers off the belt, in order, and write them."""

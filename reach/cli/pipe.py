@@ -8,8 +8,10 @@ and an exit code. With `--out` a run that was ended can be taken up again (`reac
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, cast
@@ -20,7 +22,8 @@ from reach.cli import options as opt
 from reach.cli.dial import open_bus, run
 
 if TYPE_CHECKING:
-    from reach.cli.conveyor import Plan, Summary
+    from reach.cli.conveyor import Brake, Plan, Summary
+    from reach.cli.progress import LineProgress
 
 EXAMPLES = (
     (
@@ -99,7 +102,7 @@ def pipe(
     The exit code is 1 when a line failed. With --json the summary on stderr is JSON, too.
     """
     from reach.cli.call import call_options
-    from reach.cli.conveyor import Plan
+    from reach.cli.conveyor import Brake, Plan
     from reach.cli.exits import Exit, usage
     from reach.cli.params import duration
 
@@ -116,8 +119,12 @@ def pipe(
         ),
     )
     files = Files(source=source, out=out, errors=errors, overwrite=overwrite)
-    summary = run(_pipe(plan, files, url=url, quiet=quiet or as_json), fast=True)
-    _tell(summary, files, as_json=as_json, quiet=quiet)
+    brake = Brake()
+    summary = run(_pipe(plan, files, brake, url=url, quiet=quiet or as_json), fast=True)
+    if summary is not None:
+        _tell(summary, files, as_json=as_json, quiet=quiet)
+    if summary is None or brake.pulled:
+        raise typer.Exit(Exit.INTERRUPTED)
     if summary.failed:
         raise typer.Exit(Exit.FAILED)
 
@@ -157,7 +164,8 @@ def _opened(path: Path, mode: str, *, option: str) -> IO[bytes]:
         raise Refusal(Exit.SETUP, f"{option} {path} cannot be opened: {error.strerror}.") from None
 
 
-async def _pipe(plan: Plan, files: Files, *, url: str | None, quiet: bool) -> Summary:
+async def _pipe(plan: Plan, files: Files, brake: Brake, *, url: str | None, quiet: bool) -> Summary | None:
+    """Run it, until the end or a Ctrl-C; what became of the lines, or None when a second one left some."""
     from reach.cli.conveyor import Sink, convey
     from reach.cli.feed import Feed
     from reach.cli.journal import Journal
@@ -172,15 +180,39 @@ async def _pipe(plan: Plan, files: Files, *, url: str | None, quiet: bool) -> Su
             stack.callback(journal.close)
         sink = Sink(journal, files.open_errors(stack))
         progress = stack.enter_context(LineProgress("pipe", total=feed.bytes_total, quiet=quiet))
+        stack.enter_context(_interrupts(brake, progress))
+        summary = None
         try:
-            return await convey(plan, bus, feed, sink, progress)
+            summary = await convey(plan, bus, feed, sink, progress, brake)
         except asyncio.CancelledError:
-            progress.stop()
-            if files.out is not None:
-                typer.echo(
-                    f"Interrupted after {progress.done} lines. The same command goes on from there.", err=True
-                )
-            raise
+            if not brake.pulled:
+                raise
+        progress.stop()
+        if brake.pulled and files.out is not None:
+            typer.echo(
+                f"Interrupted after {progress.done} lines. The same command goes on from there.", err=True
+            )
+        return summary
+
+
+@contextmanager
+def _interrupts(brake: Brake, progress: LineProgress) -> Iterator[None]:
+    """Let a first Ctrl-C pull the brake, so that what is under way is not left in doubt; a second one cancels."""
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+
+    def on_interrupt() -> None:
+        if brake.pulled and running is not None:
+            running.cancel()
+            return
+        progress.stop()
+        typer.echo("Waiting for the lines that are under way. Once more, and they are left.", err=True)
+        brake.pull()
+
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 def _tell(summary: Summary, files: Files, *, as_json: bool, quiet: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reach.cli.exits import Exit
-from tests.cli.terminal import Reach, wait_until
+from tests.cli.terminal import Reach, wait_for_line, wait_until
 
 pytestmark = pytest.mark.usefixtures("shop")
 
@@ -212,14 +212,48 @@ def test_two_at_once_are_refused(at_bus: Reach, tmp_path: Path) -> None:
         first.finish()
 
 
-def test_ctrl_c_says_how_to_go_on(at_bus: Reach, tmp_path: Path) -> None:
-    """Ctrl-C ends with 130, keeps what was answered, and says that the same command goes on."""
+def test_ctrl_c_leaves_no_line_in_doubt(at_bus: Reach, tmp_path: Path) -> None:
+    """Lines under way are answered after Ctrl-C, so that going on has none to report as unknown."""
     out = tmp_path / "out.jsonl"
-    (tmp_path / "in.jsonl").write_text(jsonl({"n": n, "seconds": 0.1} for n in range(500)))
-    process = at_bus.start("pipe", "nap", "--in", "in.jsonl", "--out", str(out), "-n", "4")
+    (tmp_path / "in.jsonl").write_text(jsonl({"n": n, "seconds": 0.3} for n in range(60)))
+    command = ("pipe", "nap", "--in", "in.jsonl", "--out", str(out), "-n", "4")
+    process = at_bus.start(*command)
     wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") >= 5)
     process.send_signal(signal.SIGINT)
     _, err = process.finish()
+    assert Exit.INTERRUPTED == process.returncode
+    assert "Waiting for the lines that are under way." in err
+    assert "The same command goes on from there." in err
+    kept = lines_of(out.read_text())
+    assert 5 <= len(kept) < 60
+    done = at_bus(*command, "-n", "60")
+    assert 0 == done.returncode, done.stderr
+    assert list(range(60)) == [answer["data"] for answer in lines_of(out.read_text())]
+
+
+def test_ctrl_c_before_anything_was_read(at_bus: Reach) -> None:
+    """A Ctrl-C while the input is silent ends it at once."""
+    process = at_bus.start("pipe", "nap", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write('{"n": 1}\n')
+    process.stdin.flush()
+    wait_for_line(process, '"ok":true')
+    process.send_signal(signal.SIGINT)
+    process.finish(timeout_s=20)
+    assert Exit.INTERRUPTED == process.returncode
+
+
+def test_a_second_ctrl_c_does_not_wait_and_says_how_to_go_on(at_bus: Reach, tmp_path: Path) -> None:
+    """Ctrl-C ends with 130, keeps what was answered, and says that the same command goes on."""
+    out = tmp_path / "out.jsonl"
+    slow = [{"n": n, "seconds": 0.1 if n < 8 else 60} for n in range(500)]
+    (tmp_path / "in.jsonl").write_text(jsonl(slow))
+    process = at_bus.start("pipe", "nap", "--in", "in.jsonl", "--out", str(out), "-n", "4", "-t", "60")
+    wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") >= 8)
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: "Once more" in process.said())
+    process.send_signal(signal.SIGINT)
+    _, err = process.finish(timeout_s=20)
     assert Exit.INTERRUPTED == process.returncode
     assert "The same command goes on from there." in err
     assert "Traceback" not in err
