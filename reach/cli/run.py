@@ -145,14 +145,22 @@ def _watch(targets: list[str], *, folder: Path, url: str | None, as_json: bool) 
     command += ["--url", url] if url else []
     command += ["--json"] if as_json else []
     changes = _changes(folder)
-    child = subprocess.Popen(command)
+    child = _begin(command)
     try:
         for changed in changes:
             output.say(f"{changed} changed: starting again")
             _end(child)
-            child = subprocess.Popen(command)
+            child = _begin(command)
     finally:
         _end(child)
+
+
+def _begin(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start it on a leash: it ends with us, however we end, and hears of a Ctrl-C from nobody but us."""
+    from reach.cli import leash
+
+    held = [sys.executable, "-I", "-S", leash.__file__, str(_STOP_S), *command]
+    return subprocess.Popen(held, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _changes(folder: Path) -> Iterator[str]:
@@ -168,9 +176,10 @@ def _changes(folder: Path) -> Iterator[str]:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Let it leave in order; not for ever."""
-    child.terminate()
+    if child.stdin is not None:
+        child.stdin.close()
     try:
-        child.wait(_STOP_S)
+        child.wait(_STOP_S + 5)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

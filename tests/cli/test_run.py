@@ -1,14 +1,16 @@
 """`reach run`: agents from modules, with errors that know what was meant."""
 
 import json
+import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from reach.cli.exits import Exit
-from tests.cli.terminal import SHOP, Reach, end, wait_for_line, wait_until
+from tests.cli.terminal import COMMAND, SHOP, Reach, end, wait_for_line, wait_until
 
 EMPTY = "import reach\n\nagent = reach.Agent('empty')\nother = 3\n"
 TWO = (
@@ -163,6 +165,45 @@ def test_no_server_is_exit_code_three(reach: Reach) -> None:
     (reach.cwd / "shop.py").write_text(SHOP)
     done = reach("run", "shop:agent")
     assert (Exit.NO_CONNECTION, True) == (done.returncode, "reach up" in done.stderr)
+
+
+def watched(here: Reach, name: str) -> subprocess.Popen[bytes]:
+    """`reach run --watch` as a terminal has it: in a process group of its own."""
+    (here.cwd / f"{name}.py").write_text(
+        SHOP.replace('"shop"', f'"{name}"').replace('"write"', f'"{name}.write"')
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "run", name, "--watch"],
+        env=here.changed(None),
+        cwd=here.cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_until(lambda: name in here("ps", "--json").stdout)
+    return process
+
+
+def test_what_is_watched_ends_with_its_watcher(here: Reach) -> None:
+    """Killed with -9, `reach run --watch` leaves no agent behind that serves on unseen."""
+    pytest.importorskip("watchfiles")
+    process = watched(here, "orphan")
+    process.kill()
+    process.wait()
+    wait_until(lambda: "orphan" not in here("ps", "--json").stdout)
+
+
+def test_ctrl_c_of_watch_loses_no_call(here: Reach, tmp_path: Path) -> None:
+    """The terminal's Ctrl-C goes to the whole group: the agent still hears of it once, and finishes what it has."""
+    pytest.importorskip("watchfiles")
+    process = watched(here, "group")
+    begun = tmp_path / "begun"
+    caller = here.start("call", "group.write", "n=7", f"path={begun}", "seconds=1.5")
+    wait_until(begun.exists)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = caller.finish()
+    assert (0, "7\n") == (caller.returncode, out), err
+    assert Exit.INTERRUPTED == process.wait(20)
 
 
 def test_watch_starts_again_when_a_file_changes(here: Reach) -> None:
