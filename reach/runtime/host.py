@@ -109,7 +109,7 @@ class Host:
 
     async def _stop_after(self, until: Callable[[], Awaitable[None]]) -> None:
         await until()
-        _log.info("%s: nobody needs it any more, stopping", self._name)
+        _log.debug("%s: nobody needs it any more, stopping", self._name)
         self._root.stop()
 
     async def _follow_signals(self, received: AsyncIterator[signal.Signals], tasks: TaskGroup) -> None:

@@ -127,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             watch_stdin=plan.watch_stdin,
         )
         os.execv(command[0], command)  # noqa: S606 - ourselves, without what surrounds us
-    if sys.stderr.isatty():
+    if plan.watch_stdin or sys.stderr.isatty():
+        # Under `reach up`, or by hand: what it says stands among what a person reads.
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     else:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -121,8 +121,8 @@ def test_it_stops_when_its_starter_dies(system: Any) -> None:
     command = platform_command(system.home, actors=[SENTINEL], watch_stdin=True)
     with started(command, stdin=subprocess.PIPE) as process:
         assert first_line(process).startswith(READY)
-        code, log = ended(process)  # Closes our end.
-    assert (0, True) == (code, "nobody needs it any more" in log)
+        code, _ = ended(process)  # Closes our end.
+    assert 0 == code
 
 
 async def test_a_crash_is_told_by_the_whole_process(system: Any, until: Until) -> None:
