@@ -162,7 +162,7 @@ class Mux:
 
     def credit(self, instance: str, stream_id: str, size: int) -> None:
         """Allow a producer `size` more bytes."""
-        body = codec.pack_trusted({"stream_id": stream_id, "bytes": size})
+        body = codec.pack_plain({"stream_id": stream_id, "bytes": size})
         try:
             self._connection.publish(subjects.ctl(instance, "credit"), body)
         except LinkDown:
@@ -217,16 +217,16 @@ class Mux:
             pending.settle(Failure.of(Reason.NO_RESPONDERS))
             return
         try:
-            body = codec.unpack(delivery.data)
+            answer = Reply.read(delivery.data)
         except SchemaInvalid:
             pending.settle(Failure.of(Reason.NON_JSON_BODY))
             return
-        if "ok" not in body:
-            self._on_frame(pending, body, len(delivery.data))
+        if isinstance(answer, dict):
+            self._on_frame(pending, answer, len(delivery.data))
         elif pending.on_reply is not None:
-            pending.on_reply(Reply.from_map(body))
+            pending.on_reply(answer)
         else:
-            pending.settle(Reply.from_map(body))
+            pending.settle(answer)
 
     def _on_frame(self, pending: Pending, body: dict[str, Any], size: int) -> None:
         try:
@@ -275,7 +275,7 @@ class Mux:
             self._wheel.discard(token, orphan.slot)
 
     def _tell_cancel(self, instance: str, message_id: str) -> None:
-        body = codec.pack_trusted({"message_id": message_id})
+        body = codec.pack_plain({"message_id": message_id})
         try:
             self._connection.publish(subjects.ctl(instance, "cancel"), body)
         except LinkDown:

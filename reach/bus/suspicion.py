@@ -76,7 +76,7 @@ class Suspicions:
         waited_ms = int((now - pending.sent) * 1000)
         body = {"capability": pending.capability, "subject": pending.subject, "waited_ms": waited_ms}
         try:
-            self._connection.publish(subjects.suspect(pending.capability), codec.pack_trusted(body))
+            self._connection.publish(subjects.suspect(pending.capability), codec.pack_plain(body))
         except LinkDown:
             return  # The disconnect judges the call itself.
         self.told += 1

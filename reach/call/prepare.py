@@ -36,26 +36,22 @@ def parameters_of(given: object) -> dict[str, Any]:
     if given is None:
         return {}
     if isinstance(given, BaseModel):
-        params = given.model_dump(mode="python", by_alias=True)
-    elif isinstance(given, dict):
-        params = given
-    else:
+        given = given.model_dump(mode="python", by_alias=True)
+    elif not isinstance(given, dict):
         msg = f"parameters are a dict, a pydantic model or a reach.Envelope, not {type(given).__name__}"
         raise TypeError(msg)
-    codec.check(params)
+    params: dict[str, Any] = codec.wire_form(given)
     return params
 
 
 def envelope_of(given: object) -> Envelope:
     """Give a fresh envelope for what a caller passed; the caller's own object is never changed."""
     if type(given) is dict and "payload" not in given:
-        codec.check(given)
-        return Envelope(given)
+        return Envelope(given if codec.is_plain(given) else codec.wire_form(given))
     if isinstance(given, Envelope):
-        codec.check(given.payload)
         # A new id: an envelope that is sent twice is two calls, and a reply must find the right one.
         return Envelope(
-            payload=given.payload,
+            payload=codec.wire_form(given.payload),
             type=given.type,
             source=given.source,
             target=given.target,
@@ -65,9 +61,9 @@ def envelope_of(given: object) -> Envelope:
             idempotency_key=given.idempotency_key,
             priority=given.priority,
             task_id=given.task_id,
-            require=given.require,
-            prefer=given.prefer,
-            trigger=given.trigger,
+            require=codec.wire_form(given.require),
+            prefer=codec.wire_form(given.prefer),
+            trigger=codec.wire_form(given.trigger),
             trace=given.trace,
         )
     if isinstance(given, dict) and is_envelope(given):
@@ -128,7 +124,7 @@ def _inherit(envelope: Envelope, around: CallContext) -> None:
     envelope.session_id = envelope.session_id or around.session_id
     envelope.task_id = envelope.task_id or around.task_id
     envelope.tenant = envelope.tenant or around.tenant
-    envelope.trigger = envelope.trigger or around.trigger
+    envelope.trigger = envelope.trigger or codec.wire_form(around.trigger)
 
 
 def _apply(envelope: Envelope, options: Options) -> None:
@@ -137,8 +133,8 @@ def _apply(envelope: Envelope, options: Options) -> None:
     envelope.session_id = options.session_id or envelope.session_id
     envelope.task_id = options.task_id or envelope.task_id
     envelope.tenant = options.tenant or envelope.tenant
-    envelope.trigger = options.trigger or envelope.trigger
-    envelope.require = options.require or envelope.require
-    envelope.prefer = options.prefer or envelope.prefer
+    envelope.trigger = codec.wire_form(options.trigger or envelope.trigger)
+    envelope.require = codec.wire_form(options.require or envelope.require)
+    envelope.prefer = codec.wire_form(options.prefer or envelope.prefer)
     envelope.idempotency_key = options.idempotency_key or envelope.idempotency_key
     envelope.priority = options.priority or envelope.priority

@@ -73,14 +73,15 @@ class Answers:
         reply.message_id = message_id
         reply.attempt = attempt
         reply.reach_id = ids.reach_id_of(message_id) if message_id else ids.reach_id()
-        self._publish(
-            reply_to, codec.pack_json(reply.to_map(full=True)) if as_json else codec.pack(reply.to_map())
-        )
+        self._publish(reply_to, codec.pack_json(reply.to_map(full=True)) if as_json else reply.pack())
 
     def send(self, job: Job, reply: Reply) -> None:
         """Send the one reply of a job. Raises `NotOnTheWire`, `TooLargeForOne`."""
-        m = reply.to_map(full=job.as_json)
-        data = codec.pack_json(m) if job.as_json else codec.pack(m)
+        if job.as_json:
+            data = codec.pack_json(reply.to_map(full=True))
+        else:
+            reply.data = codec.wire_form(reply.data)
+            data = reply.pack()
         if len(data) > self._connection.max_payload - ROOM:
             raise TooLargeForOne(len(data))
         self._publish(job.reply_to, data)
@@ -121,7 +122,7 @@ class Answers:
         """Prove that a silent stream is alive; the broker tells `answer_to` when nobody is left to read it."""
         frame = Frame(job.envelope.message_id, job.sent_frames, "ping")
         with contextlib.suppress(LinkDown):  # What proves that we are alive now is worth nothing later.
-            self._connection.publish(job.reply_to, codec.pack_trusted(frame.to_map()), reply=answer_to)
+            self._connection.publish(job.reply_to, codec.pack_plain(frame.to_map()), reply=answer_to)
 
     def end(self, job: Job, reply: Reply) -> None:
         """Send the clean end of a stream."""
@@ -133,7 +134,7 @@ class Answers:
         self._frame(job, Frame(job.envelope.message_id, job.sent_frames + 1, "error", failure.to_map()))
 
     def _frame(self, job: Job, frame: Frame) -> None:
-        self._publish(job.reply_to, codec.pack_trusted(frame.to_map()))
+        self._publish(job.reply_to, codec.pack_plain(frame.to_map()))
 
     def _publish(self, subject: str, data: bytes) -> None:
         try:
@@ -166,8 +167,8 @@ def _tellable(failure: Failure) -> Failure:
     failure.message = message.encode("utf-8", "replace").decode()
     if failure.limit is not None:
         try:
-            if len(codec.pack_json(failure.limit)) > MAX_MESSAGE:
-                failure.limit = None
+            too_long = len(codec.pack_json(failure.limit)) > MAX_MESSAGE
+            failure.limit = None if too_long else codec.wire_form(failure.limit)
         except NotOnTheWire:
             failure.limit = None
     return failure

@@ -28,7 +28,7 @@ from reach.runtime.job import EndedBy, Job, Served
 from reach.runtime.streaming import StreamRunner
 from reach.runtime.workers import HandlerRaised
 from reach.wire import codec, subjects
-from reach.wire.envelope import Envelope, is_envelope
+from reach.wire.envelope import Envelope
 from reach.wire.reply import Failure, Reply
 from reach.wire.trace import MAX_HOPS, Hop, Trace
 
@@ -127,11 +127,7 @@ class Inbound:
         self._crew.submit(job)
 
     def _parse(self, served: Served, delivery: Delivery) -> Envelope:
-        if not delivery.data:
-            body: dict[str, Any] = {}
-        else:
-            body = codec.unpack(delivery.data)
-        envelope = Envelope.from_map(body) if is_envelope(body) else Envelope(payload=body)
+        envelope = Envelope.read(delivery.data) if delivery.data else Envelope()
         envelope.tenant = subjects.tenant_of(delivery.subject) or envelope.tenant
         envelope.capability = served.name
         return envelope

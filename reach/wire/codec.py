@@ -25,15 +25,15 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from types import NoneType
-from typing import Any, Final, NoReturn, Protocol, cast
+from typing import Any, Final, NoReturn
 
-import msgpack
+from msgspec import MsgspecError
+from msgspec.msgpack import Decoder, Encoder
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -49,29 +49,16 @@ _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
 _BYTES_KEY: Final = "$bytes"
 _JSON_FIRST: Final = ord("{")
-_PACK_BUFFER: Final = 2048  # Bytes; grows as needed. Most bodies fit, and a small one is quicker to get.
-_LEAVES: Final = frozenset({str, int, float, bool, bytes, NoneType})
+LEAVES: Final = frozenset({str, int, float, bool, bytes, NoneType})
+"""Types of values that hold no others."""
+
+_TEXT: Final = frozenset({str})
 
 # In JSON text: what the walk after decoding, or before sending, would have to find. Half of a surrogate pair
 # comes from an escape only; an integer past 64 bits has 19 digits or more; infinity a three-digit exponent.
 _SUSPECT_IN_JSON: Final = re.compile(r"\\u[dD][89a-fA-F]|[0-9]{19}|[eE]\+?[0-9]{3}")
 
-# msgpack bytes that may open a map or list become 1, those that may open a byte string 255; what cannot is
-# deleted. So one pass over a short body shows that it holds neither deep nesting nor a key of bytes.
-_OPEN_CONTAINER: Final = frozenset({*range(0x80, 0xA0), *range(0xDC, 0xE0)})
-_OPEN_BYTES: Final = frozenset({0xC4, 0xC5, 0xC6})
-_MARKS: Final = bytes(1 if byte in _OPEN_CONTAINER else 255 for byte in range(256))
-_NEITHER: Final = bytes(set(range(256)) - _OPEN_CONTAINER - _OPEN_BYTES)
-_SHORT: Final = (
-    4096  # Bytes; above it the walk costs less, compared with the decoding, than this trick saves.
-)
-
-
-class _Packer(Protocol):
-    def pack(self, obj: object) -> bytes: ...
-
-
-_new_packer = cast("Callable[..., _Packer]", msgpack.Packer)
+_encode: Final = Encoder().encode
 
 
 def _sorted_if_possible(values: set[Any] | frozenset[Any]) -> list[Any]:
@@ -112,48 +99,71 @@ def plain(value: object) -> Any:  # noqa: PLR0911 - one return a kind
         raise TypeError(f"a {kind} has no form on the wire: pass its fields, or a pydantic model") from None
 
 
-def _keys_are_text(value: Any, depth: int) -> bool:
-    """Whether all map keys are text and the depth is in bounds: what msgpack would let through silently."""
+def is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether a value is made of the wire's own types: text for keys, nothing nested deeper than `MAX_DEPTH`."""
+    kind = type(value)
+    if kind in LEAVES:
+        return True
     if depth > MAX_DEPTH:
         return False
+    if kind is dict:
+        if not _TEXT.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return False
+    if LEAVES.issuperset(map(type, value)):
+        return True
+    return all(type(item) in LEAVES or is_plain(item, depth + 1) for item in value)
+
+
+def wire_form(value: Any) -> Any:
+    """Give the documented form of a value; one that is plain is given back as it is.
+
+    Raises `NotOnTheWire` naming the path of what cannot cross: a key that is not text, a type without a form,
+    nesting that is too deep. Numbers and text that do not fit show when they are packed.
+    """
+    if is_plain(value):
+        return value
+    try:
+        return _formed(value, 0)
+    except (ValueError, TypeError, OverflowError):
+        raise _refusal(value, as_json=False) from None
+
+
+def _formed(value: Any, depth: int) -> Any:
+    if type(value) in LEAVES:
+        return value
+    if depth > MAX_DEPTH:
+        raise ValueError("nested too deep")
     if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                return False
-            if type(item) not in _LEAVES and not _keys_are_text(item, depth + 1):
-                return False
-    elif isinstance(value, list | tuple):
-        for item in value:
-            if type(item) not in _LEAVES and not _keys_are_text(item, depth + 1):
-                return False
-    elif isinstance(value, BaseModel | set | frozenset) or dataclasses.is_dataclass(value):
-        return _keys_are_text(plain(value), depth + 1)
-    return True
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a key is not text")
+        return {str.__str__(key): _formed(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_formed(item, depth + 1) for item in value]
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    return _formed(plain(value), depth + 1)
 
 
 def pack(body: dict[str, Any]) -> bytes:
     """Encode a map as msgpack. Raises `NotOnTheWire` naming the path of what cannot cross."""
+    return pack_plain(wire_form(body))
+
+
+def pack_plain(body: dict[str, Any]) -> bytes:
+    """Encode a map of which `is_plain` is true. Raises `NotOnTheWire` for numbers and text that do not fit."""
     try:
-        if _keys_are_text(body, 0):
-            return pack_trusted(body)
+        return _encode(body)
     except (ValueError, TypeError, OverflowError):
-        pass  # Told below, with its path.
-    raise _refusal(body, as_json=False)
-
-
-def pack_trusted(body: dict[str, Any]) -> bytes:
-    """Encode a map whose keys we wrote ourselves and whose user part was checked by `check` before.
-
-    Each message has a packer of its own: one that is shared mixes up two messages when a value's form is
-    asked for (`plain`) and that code packs, or another thread does.
-    """
-    return _new_packer(default=plain, use_bin_type=True, buf_size=_PACK_BUFFER).pack(body)
-
-
-def check(value: Any) -> None:
-    """Refuse what cannot cross although msgpack would take it: keys that are not text, and depth."""
-    if not _keys_are_text(value, 0):
-        raise _refusal(value, as_json=False)
+        raise _refusal(body, as_json=False) from None
 
 
 def _as_json(value: object) -> Any:
@@ -162,10 +172,26 @@ def _as_json(value: object) -> Any:
     return plain(value)
 
 
+def _may_be_json(value: Any, depth: int = 0) -> bool:
+    """Whether keys are text and the depth is in bounds: what `json` would let through, or turn into text, silently."""
+    if depth > MAX_DEPTH:
+        return False
+    if isinstance(value, dict):
+        return all(
+            isinstance(key, str) and (type(item) in LEAVES or _may_be_json(item, depth + 1))
+            for key, item in value.items()
+        )
+    if isinstance(value, list | tuple):
+        return all(type(item) in LEAVES or _may_be_json(item, depth + 1) for item in value)
+    if isinstance(value, BaseModel | set | frozenset) or dataclasses.is_dataclass(value):
+        return _may_be_json(plain(value), depth + 1)
+    return True
+
+
 def pack_json(body: dict[str, Any]) -> bytes:
     """Encode a map as JSON. Raises `NotOnTheWire` naming the path of what cannot cross (NaN among it)."""
     try:
-        if _keys_are_text(body, 0):
+        if _may_be_json(body):
             text = json.dumps(
                 body, default=_as_json, allow_nan=False, ensure_ascii=False, separators=(",", ":")
             )
@@ -258,25 +284,36 @@ def unpack(data: bytes) -> dict[str, Any]:
     if data[0] == _JSON_FIRST:
         return _unpack_json(data)
     try:
-        body = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_ext, timestamp=3)
+        body = _decode(data)
     except SchemaInvalid:
         raise
-    except UnicodeDecodeError:
-        raise SchemaInvalid("a text in the body is not valid UTF-8") from None
-    except Exception:  # noqa: BLE001 - msgpack raises a dozen kinds; all of them mean "not msgpack"
+    except (MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        if "UTF-8" in str(error):
+            raise SchemaInvalid("a text in the body is not valid UTF-8") from None
         raise SchemaInvalid("the body is neither JSON (first byte '{') nor msgpack") from None
     if type(body) is not dict:
         raise SchemaInvalid(f"the body is a map of parameters, not a {_name(body)}")
-    if len(data) <= _SHORT:
-        # Each level takes a byte of its own, and msgpack lets no keys through but text and bytes.
-        marks = data.translate(_MARKS, _NEITHER)
-        if len(marks) <= MAX_DEPTH and marks.isascii():
-            return body
-    if not _keys_are_text(body, 0):
+    if not has_text_keys(body):
         raise SchemaInvalid(
             f"the body is nested deeper than {MAX_DEPTH} levels, or has a key that is not text"
         )
     return body
+
+
+def has_text_keys(value: Any, depth: int = 0) -> bool:
+    """Whether a decoded value has text for keys and is not nested too deep: what msgpack itself lets through."""
+    kind = type(value)
+    if kind is dict:
+        if depth > MAX_DEPTH or not _TEXT.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif kind is not list:
+        return True
+    elif depth > MAX_DEPTH:
+        return False
+    if LEAVES.issuperset(map(type, value)):
+        return True
+    return all(type(item) in LEAVES or has_text_keys(item, depth + 1) for item in value)
 
 
 def _unpack_json(data: bytes) -> dict[str, Any]:
@@ -297,7 +334,7 @@ def _unpack_json(data: bytes) -> dict[str, Any]:
         raise SchemaInvalid(f"the JSON body cannot be read: {error}") from None
     if type(body) is not dict:
         raise SchemaInvalid(f"the body is a map of parameters, not a {_name(body)}")
-    if text.count("{") + text.count("[") > MAX_DEPTH and not _keys_are_text(body, 0):
+    if text.count("{") + text.count("[") > MAX_DEPTH and not has_text_keys(body):
         raise SchemaInvalid(f"the JSON body is nested deeper than {MAX_DEPTH} levels")
     if _SUSPECT_IN_JSON.search(text) and (found := _find(body, "", 0, as_json=True)) is not None:
         raise SchemaInvalid(f"{found[0]}: {found[1]}")
@@ -317,8 +354,12 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} has no form in JSON")
 
 
-def _refuse_ext(code: int, _data: bytes) -> NoReturn:
+def refuse_ext(code: int, _data: memoryview) -> NoReturn:
+    """Refuse an extension type; for decoders. Raises `SchemaInvalid`."""
     raise SchemaInvalid(f"msgpack extension type {code} is not accepted; the codec's documented forms are")
+
+
+_decode: Final = Decoder(ext_hook=refuse_ext).decode
 
 
 def _name(value: object) -> str:

@@ -7,8 +7,9 @@ exactly one `end` or `error` is last. Only callers whose envelope says `frames` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
+
+from msgspec import Struct
 
 from reach.wire.reply import Failure
 from reach.wire.whole import whole
@@ -17,8 +18,7 @@ FrameKind = Literal["data", "end", "accepted", "ping", "error"]
 _KINDS: Final[tuple[FrameKind, ...]] = get_args(FrameKind)
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(Struct, gc=False):
     """One frame.
 
     `body` holds: accepted `{instance, generation, provider}`, data any value, end `{latency_ms, …}`, error a

@@ -1,15 +1,15 @@
 """What happened in one call, kept so that "why did this fail" is a lookup.
 
 A call ends in exactly one record, whatever its end was, cancelled included. It holds digests of what was
-decided (attempts, phases, times), never payloads. One is made for each call, so both messages are slotted
-dataclasses with a hand-written map, like the envelope.
+decided (attempts, phases, times), never payloads. One is made for each call, so both messages are structs, like
+the envelope.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct, field
 from pydantic import Field
 
 CallKind = Literal["request", "stream", "broadcast", "publish"]
@@ -17,8 +17,7 @@ Outcome = Literal["ok", "failed", "cancelled"]
 Milliseconds = Annotated[float, Field(ge=0)]
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, kw_only=True, gc=False):
     """One try. `started_ms` counts from the start of the call; `decision` is what the judge made of it.
 
     `decision` is a word such as `done`, `retry`, `next_tier`, `fallback` or `give_up`.
@@ -51,8 +50,7 @@ class Attempt:
         }
 
 
-@dataclass(slots=True, kw_only=True)
-class ReachRecord:
+class ReachRecord(Struct, kw_only=True, gc=False):
     """One call. `at` is epoch milliseconds of its start; `latency_ms` is the whole call as the caller saw it.
 
     `provider` and `instance` are those of the last attempt, `node` is the process that called. `phases` are

@@ -1,19 +1,22 @@
 """The answer: a result or a structured failure, and how it came about.
 
 `Failure` is the wire's error object; `ReachError` is the same as an exception. `Reply.unwrap` turns one
-into the other. Both messages are packed by hand (see `reach.wire.envelope`). Reading an answer never
+into the other. msgspec reads and writes our own form whole (see `reach.wire.envelope`). Reading an answer never
 raises: whatever arrived, its caller is told something, and a figure that is none has its default.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+from msgspec import Meta, MsgspecError, Struct, field
+from msgspec.msgpack import Decoder, Encoder
 from pydantic import Field, WithJsonSchema
 
-from reach.errors import BY_CODE, ReachError
+from reach.errors import BY_CODE, ReachError, SchemaInvalid
 from reach.faults import FAULTS, Advice, Code, Executed, Fault, Reason, fault, is_retryable
+from reach.wire import codec
+from reach.wire.codec import refuse_ext
 from reach.wire.envelope import VERSION, BlobRef, is_blob
 from reach.wire.trace import Trace
 from reach.wire.whole import MAX_WHOLE, Count, Whole, whole
@@ -46,8 +49,7 @@ Limit = Annotated[
 """`{name, owner, used, allowed, resets_in_ms}`: which limit, whose, how much is used, when it resets."""
 
 
-@dataclass(slots=True)
-class Failure:
+class Failure(Struct, omit_defaults=True, gc=False):
     """What went wrong. `message` is safe to show a model or a person.
 
     `retryable` is for whoever receives the reply; our own pipeline decides from `executed` instead.
@@ -141,6 +143,11 @@ class Failure:
             m["cause"] = self.cause
         return m
 
+    @property
+    def is_known(self) -> bool:
+        """Whether code and reason go together, and the message says something."""
+        return bool(self.message) and (self.code, self.reason) in FAULTS
+
     @classmethod
     def from_map(cls, m: dict[str, Any]) -> Failure:
         """Read the wire form; words that this version does not know become `UNKNOWN/UNMAPPED`, `maybe`."""
@@ -166,8 +173,11 @@ class Failure:
         )
 
 
-@dataclass(slots=True)
-class Reply:
+def _nothing() -> None:
+    """Give nothing. A default that msgspec knows is left out of a message; these fields never are."""
+
+
+class Reply(Struct, omit_defaults=True, gc=False):
     """The one answer to a call.
 
     `provider, instance, attempt, latency_ms, degraded, degrade_level, reach_id` are always there.
@@ -175,14 +185,14 @@ class Reply:
     """
 
     ok: bool
-    data: Any = None
+    data: Any = field(default_factory=_nothing)
     error: Failure | None = None
-    message_id: str = ""
-    version: Annotated[int, Field(ge=1)] = VERSION
-    provider: str | None = None
-    instance: str | None = None
-    attempt: Count = 1
-    latency_ms: Annotated[float, Field(ge=0)] = 0.0
+    message_id: str = field(default_factory=str)
+    version: Annotated[int, Field(ge=1)] = field(default_factory=VERSION.__int__)
+    provider: str | None = field(default_factory=_nothing)
+    instance: str | None = field(default_factory=_nothing)
+    attempt: Count = field(default_factory=(1).__int__)
+    latency_ms: Annotated[float, Field(ge=0), Meta(ge=0)] = field(default_factory=float)
     degraded: bool = False
     degrade_level: Whole = 0
     cached: bool = False
@@ -243,6 +253,37 @@ class Reply:
             m["blob"] = self.blob
         return m
 
+    def pack(self) -> bytes:
+        """Encode as msgpack. Raises `NotOnTheWire`; `codec.wire_form` has given the data."""
+        try:
+            return _encode(self)
+        except (ValueError, TypeError, OverflowError):
+            return codec.pack(self.to_map())  # Which says what does not fit, and where.
+
+    @classmethod
+    def read(cls, data: bytes) -> Reply | dict[str, Any]:
+        """Read a body of either form: a reply, or the map of a frame. Raises `SchemaInvalid` for what is no body.
+
+        A reply that does not hold together is `UNKNOWN/UNMAPPED`, as with `from_map`.
+        """
+        try:
+            reply = _decode(data)
+        except (MsgspecError, ValueError, RecursionError, SchemaInvalid):
+            pass  # JSON, a frame, words that this version does not know, or nonsense: read by hand.
+        else:
+            error = reply.error
+            if (
+                (error is None) is reply.ok
+                and (type(reply.data) in codec.LEAVES or codec.has_text_keys(reply.data))
+                and (error is None or (error.is_known and codec.has_text_keys(error.limit)))
+                and (reply.trace is None or reply.trace.is_sound)
+                and (reply.blob is None or is_blob(reply.blob))
+                and len(data) <= codec.MAX_BYTES
+            ):
+                return reply
+        body = codec.unpack(data)
+        return cls.from_map(body) if "ok" in body else body
+
     @classmethod
     def from_map(cls, m: dict[str, Any]) -> Reply:
         """Read the wire form; what does not hold together is `UNKNOWN/UNMAPPED`, never an exception."""
@@ -264,29 +305,33 @@ class Reply:
             level = whole(level) or 0
         blob = get("blob")
         trace = get("trace")
-        reply = cls.__new__(cls)  # Field by field, as an envelope is.
-        reply.ok = ok
-        reply.data = get("data")
-        reply.error = failure
-        reply.message_id = text if type(text := get("message_id")) is str else ""
-        reply.version = VERSION
-        reply.provider = text if type(text := get("provider")) is str else None
-        reply.instance = text if type(text := get("instance")) is str else None
-        reply.attempt = attempt
-        reply.latency_ms = latency_ms if type(latency_ms) in _NUMBERS and latency_ms >= 0 else 0.0
-        reply.degraded = get("degraded") is True
-        reply.degrade_level = level
-        reply.cached = get("cached") is True
-        reply.stale = get("stale") is True
-        reply.duplicate = get("duplicate") is True
-        reply.durable = get("durable") is not False
-        reply.retried = get("retried") is True
-        reply.cost = cost if type(cost := get("cost")) in _NUMBERS else None
-        reply.notice = text if type(text := get("notice")) is str else None
-        reply.reach_id = text if type(text := get("reach_id")) is str else None
-        reply.blob = blob if blob is not None and is_blob(blob) else None
-        reply.trace = None if trace is None else _trace(trace)
-        return reply
+        return cls(
+            ok,
+            get("data"),
+            failure,
+            text if type(text := get("message_id")) is str else "",
+            VERSION,
+            text if type(text := get("provider")) is str else None,
+            text if type(text := get("instance")) is str else None,
+            attempt,
+            latency_ms if type(latency_ms) in _NUMBERS and latency_ms >= 0 else 0.0,
+            get("degraded") is True,
+            level,
+            get("cached") is True,
+            get("stale") is True,
+            get("duplicate") is True,
+            get("durable") is not False,
+            get("retried") is True,
+            cost if type(cost := get("cost")) in _NUMBERS else None,
+            text if type(text := get("notice")) is str else None,
+            text if type(text := get("reach_id")) is str else None,
+            blob if blob is not None and is_blob(blob) else None,
+            None if trace is None else _trace(trace),
+        )
+
+
+_encode: Final = Encoder().encode
+_decode: Final = Decoder(Reply, ext_hook=refuse_ext).decode
 
 
 def _trace(value: Any) -> Trace | None:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal, NotRequired
+from typing import Any, Final, Literal, NotRequired, get_type_hints
 
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
@@ -29,15 +31,20 @@ from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import VERSION, Envelope
 from reach.wire.glossary import meaning
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
-from reach.wire.record import ReachRecord
+from reach.wire.record import Attempt, ReachRecord
 from reach.wire.reply import Failure, Reply
 from reach.wire.service import ServiceInfo, ServicePing, ServiceStats
+from reach.wire.trace import Hop, Trace
 from reach.wire.whole import MAX_WHOLE
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 """The JSON Schema dialect of every published schema."""
 
 _VERSION = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
+
+
+_PARTS: Final = (Hop, Trace, Failure, Attempt)
+"""Structs that other structs hold, innermost first."""
 
 
 class Accepted(TypedDict):
@@ -167,7 +174,7 @@ def bodies() -> dict[str, dict[str, Any]]:
     for name, message in MESSAGES.items():
         if message.model is None:
             continue
-        made = TypeAdapter(message.model).json_schema()
+        made = TypeAdapter(described(message.model)).json_schema()
         found |= made.pop("$defs", {})
         if message.always is not None:
             made["required"] = list(message.always)
@@ -181,6 +188,30 @@ def bodies() -> dict[str, dict[str, Any]]:
     for title, body in found.items():
         _explained(title, body)
     return found
+
+
+@cache
+def described(model: Any) -> Any:
+    """Give what pydantic can describe: a model of its own as it is, a dataclass in place of a struct."""
+    if not (isinstance(model, type) and issubclass(model, Struct)):
+        return model
+    inward = _PARTS[: _PARTS.index(model)] if model in _PARTS else _PARTS
+    inner = {part.__name__: described(part) for part in inward}
+    hints = get_type_hints(model, localns=inner, include_extras=True)
+    made = [(info.name, hints[info.name], _default(info)) for info in fields(model)]
+    twin = make_dataclass(model.__name__, made, kw_only=True)
+    twin.__doc__ = model.__doc__
+    return twin
+
+
+def _default(info: FieldInfo) -> Any:
+    """Give a field's default as a dataclass has it, also one that is made so that it is always sent."""
+    factory = info.default_factory
+    if factory is NODEFAULT:
+        return field() if info.default is NODEFAULT else field(default=info.default)
+    made = factory()
+    constant = made is None or (isinstance(made, str | int | float) and made == factory())
+    return field(default=made) if constant else field(default_factory=factory)
 
 
 def title_of(name: str) -> str:
@@ -276,10 +307,10 @@ def _explained(title: str, body: dict[str, Any]) -> None:
     """Give every field its meaning, and drop the titles that pydantic makes of field names."""
     description = body.get("description", "")
     body["description"] = " ".join(description.split("\n\n")[0].split())
-    for field, schema in body.get("properties", {}).items():
+    for name, schema in body.get("properties", {}).items():
         if isinstance(schema.get("title"), str) and "properties" not in schema:
             del schema["title"]
-        if (text := meaning(title, field)) is not None:
+        if (text := meaning(title, name)) is not None:
             schema["description"] = text
         for part in _inline_parts(schema):
             _explained(part["title"], part)

@@ -7,9 +7,9 @@ Hops accumulate on the way back; a reply carries them when its call failed, is s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
+from msgspec import Struct, field
 from pydantic import Field, WithJsonSchema
 
 from reach import ids
@@ -29,8 +29,7 @@ ShortId = Annotated[
 """Printable ASCII of at most `MAX_ID` characters: safe in a header of any protocol."""
 
 
-@dataclass(slots=True)
-class Hop:
+class Hop(Struct, gc=False):
     """One node that a call went through. `at` is epoch milliseconds of arrival, `took_ms` its time there."""
 
     node: str
@@ -69,8 +68,7 @@ class Hop:
         return cls(node, at, took_ms, forwarded_to, status)
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct, gc=False):
     """Trace context of one call. `started_at` is epoch milliseconds of the outermost call."""
 
     trace_id: ShortId = field(default_factory=ids.trace_id)
@@ -112,6 +110,18 @@ class Trace:
         if hops or type(hops) is not list:
             hops = _hops(hops)
         return cls(trace_id or ids.trace_id(), span_id or ids.span_id(), hops, started_at)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether what `msgspec` read is also what `from_map` lets through: ids to be passed on, and no hops yet."""
+        both = self.trace_id + self.span_id
+        return (
+            not self.hops
+            and 0 < len(self.trace_id) <= MAX_ID
+            and 0 < len(self.span_id) <= MAX_ID
+            and both.isascii()
+            and both.isprintable()
+        )
 
     def traceparent(self) -> str:
         """Give the W3C `traceparent` header."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
+from msgspec import Meta
 from pydantic import Field
 
 MAX_WHOLE: Final = 2**63 - 1
 """Largest whole number in a field of ours: what a signed 64-bit integer holds."""
 
-Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
+Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE), Meta(ge=0, le=MAX_WHOLE)]
 """A field that holds a whole number from 0."""
 
-Count = Annotated[int, Field(ge=1, le=MAX_WHOLE)]
+Count = Annotated[int, Field(ge=1, le=MAX_WHOLE), Meta(ge=1, le=MAX_WHOLE)]
 """A field that holds a whole number from 1."""
 
 

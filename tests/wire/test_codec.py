@@ -267,11 +267,13 @@ def test_the_deepest_that_is_sent_is_also_read(form: str) -> None:
 
 
 @pytest.mark.parametrize("key", [1, b"k", None])
-def test_check_refuses_a_payload_before_it_is_packed_in_trust(key: Any) -> None:
-    """`check` stands in front of `pack_trusted`: it sees the keys that msgpack would take."""
+def test_the_form_of_a_value_is_made_before_it_is_packed(key: Any) -> None:
+    """`wire_form` refuses the keys that msgpack would take, and gives what is plain as the object that it was."""
     with pytest.raises(NotOnTheWire, match="a map key is text"):
-        codec.check({"a": {key: 1}})
-    codec.check({"a": {"k": 1}})
+        codec.wire_form({"a": {key: 1}})
+    body = {"a": {"k": [1, "x", None, b"y"]}}
+    assert codec.wire_form(body) is body
+    assert {"a": "2025-01-01"} == codec.wire_form({"a": date(2025, 1, 1)})
 
 
 # ----------------------------------------------------------------------------------------------------- arrivals
@@ -285,7 +287,7 @@ ARRIVED: dict[str, tuple[bytes, str]] = {
     "a number": (b"\x07", "not a number"),
     "null": (b"\xc0", "not a null"),
     "a byte string": (b"\xc4\x01a", "not a byte string"),
-    "an integer key": (b"\x81\x01\x01", "neither JSON"),
+    "an integer key": (b"\x81\x01\x01", "a key that is not text"),
     "a key of bytes": (b"\x81\xc4\x01k\x01", "a key that is not text"),
     "an extension": (msgpack.packb({"a": msgpack.ExtType(5, b"x")}), "extension type 5 is not accepted"),
     "text that is not UTF-8": (b"\x81\xa1a\xa1\xff", "not valid UTF-8"),
@@ -324,8 +326,8 @@ def test_a_body_over_the_cap_is_refused_with_both_sizes(monkeypatch: pytest.Monk
 
 @given(body=trees(ANY_LEAVES), junk=st.binary(max_size=40))
 @settings(max_examples=100, deadline=None)
-def test_the_quick_check_of_a_short_body_agrees_with_the_walk(body: dict[str, Any], junk: bytes) -> None:
-    """Whatever text or bytes a body holds, the pass over its raw bytes lets nothing through that a walk would not."""
+def test_a_key_that_is_not_text_is_found_wherever_it_is(body: dict[str, Any], junk: bytes) -> None:
+    """Whatever text or bytes a body holds beside it, a key of bytes and a nesting too deep are refused."""
     whole = {**body, "j": junk, "t": junk.decode("latin-1")}
     assert whole == codec.unpack(msgpack.packb(whole))
     with pytest.raises(SchemaInvalid):
@@ -346,7 +348,7 @@ def test_a_value_whose_form_packs_something_does_not_disturb_the_message() -> No
         def model_dump(self, **options: Any) -> dict[str, Any]:
             return {"size": len(codec.pack({"inner": 1}))}
 
-    assert {"a": {"size": 8}, "b": 2} == codec.unpack(codec.pack_trusted({"a": Digesting(), "b": 2}))
+    assert {"a": {"size": 8}, "b": 2} == codec.unpack(codec.pack({"a": Digesting(), "b": 2}))
 
 
 def test_threads_pack_at_once_without_mixing() -> None:
