@@ -13,16 +13,31 @@ executed   idempotent or keyed                         neither
 Within that, what repeating cannot mend (a wrong parameter, a missing permission, a spent budget) is given up,
 and so is everything once a stream has begun, the attempts, the time or the retry budget are used up, or a
 layer below has retried already. The wire's `retryable` is advice for whoever receives the reply; it is not
-read here.
+read here. Every cell of the decision stands in docs/reference/retries.md, and is tested against this page.
+
+============  =====================================================  ======================
+what          number                                                 where it comes from
+============  =====================================================  ======================
+attempts      2, so one retry                                        RETRY-4
+base          100 ms, or 2 × the P99 that was seen                   RETRY-4
+backoff       base × 2^(n-1) × U(0.5, 1.5), within half of the time  RETRY-4; the half ours
+a wait asked  kept in full, with the backoff on top                  ERR-2, RETRY-4
+least time    20 ms for an attempt                                   CALL-3's margin
+============  =====================================================  ======================
+
+The backoff comes on top of a wait that the far end asks for because the far end asks everybody for the same: those
+who were refused together would come back together.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from reach.faults import Executed, Reason
+from reach.policy.backoff import delay_s
 from reach.wire.reply import Failure
 
 MAX_ATTEMPTS: Final = 2
@@ -30,6 +45,9 @@ MAX_ATTEMPTS: Final = 2
 
 BACKOFF_BASE_S: Final = 0.1
 """Backoff is base × 2^(n-1) × U(0.5, 1.5) before the n-th retry (RETRY-4)."""
+
+AUTO_FACTOR: Final = 2.0
+"""A base that is `auto` is this many times the observed P99 (RETRY-4)."""
 
 LEAST_ATTEMPT_S: Final = 0.020
 """An attempt that would have less than this is not begun: it could only fail (the margin of CALL-3)."""
@@ -47,10 +65,10 @@ _HOPELESS: Final = frozenset(
         Reason.BUDGET_EXHAUSTED,
         Reason.TLS,
         Reason.OUTCOME_UNKNOWN,
-        Reason.WORKER_LOST,
     }
 )
-"""Failures of the call itself, not of where it went: the same call would meet them again (ERR-2)."""
+"""With `executed=no`: failures of the call itself, not of where it went: the same call would meet them again (ERR-2).
+An outcome that is called unknown stays so, whatever is said beside it."""
 
 _MENDABLE: Final = frozenset(
     {
@@ -151,9 +169,11 @@ class Unknown:
 Decision = Retry | GiveUp | Unknown
 
 
-def backoff_s(retry: int, *, jitter: float, base_s: float = BACKOFF_BASE_S) -> float:
-    """Give the seconds to wait before the `retry`-th retry (from 1). `jitter` is uniform in [0, 1)."""
-    return base_s * float(2 ** (retry - 1)) * (0.5 + jitter)
+def auto_base_s(p99_ms: float) -> float:
+    """Give the base of the backoff where it is `auto`, in seconds. Raises `ValueError` for what is no latency."""
+    if not 0 <= p99_ms < math.inf:
+        raise ValueError(f"p99_ms is a latency, 0 or more, not {p99_ms}")
+    return AUTO_FACTOR * p99_ms / 1000
 
 
 def timeout_may_retry(
@@ -202,10 +222,14 @@ def decide(  # noqa: PLR0911, PLR0913 - one keyword a fact, one line a rule, in 
         return GiveUp(Why.ATTEMPTS)
     if not budget_ok:
         return GiveUp(Why.BUDGET)
-    delay_s = _delay_s(failure, attempt, left_s=left_s, jitter=jitter, base_s=base_s)
-    if left_s - delay_s < LEAST_ATTEMPT_S:
+    asked_s = _asked_s(failure)
+    room_s = left_s - asked_s
+    if room_s <= 0:
         return GiveUp(Why.TIME)
-    return Retry(delay_s, elsewhere=reason not in _NOT_ITS_FAULT)
+    wait_s = asked_s + delay_s(attempt, base_s=base_s, jitter=jitter, cap_s=room_s / 2)
+    if left_s - wait_s < LEAST_ATTEMPT_S:
+        return GiveUp(Why.TIME)
+    return Retry(wait_s, elsewhere=reason not in _NOT_ITS_FAULT)
 
 
 def _is_mendable(failure: Failure, *, flagged: bool) -> bool:
@@ -214,9 +238,8 @@ def _is_mendable(failure: Failure, *, flagged: bool) -> bool:
     return failure.reason in _MENDABLE or (failure.reason is Reason.REMOTE_5XX and flagged)
 
 
-def _delay_s(failure: Failure, attempt: int, *, left_s: float, jitter: float, base_s: float) -> float:
-    """Backoff within half of the time left; a wait that the far end asks for is never shortened."""
-    delay_s = min(backoff_s(attempt, jitter=jitter, base_s=base_s), left_s / 2)
-    if failure.retry_after_ms is not None and failure.reason not in _GOES_ELSEWHERE_NOW:
-        return max(delay_s, failure.retry_after_ms / 1000)
-    return delay_s
+def _asked_s(failure: Failure) -> float:
+    """Give the seconds that whoever is asked next wants to be left alone."""
+    if failure.retry_after_ms is None or failure.reason in _GOES_ELSEWHERE_NOW:
+        return 0.0
+    return failure.retry_after_ms / 1000
