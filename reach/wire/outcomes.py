@@ -22,23 +22,16 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class LatencyBuckets(_Message):
-    """Latencies counted in buckets of a relative width (DDSketch, Masson et al., 2019).
+class LatencySketch(_Message):
+    """Latencies counted in buckets of equal relative width (DDSketch; Masson, Rim and Lee, VLDB 2019).
 
-    With g = (1 + `accuracy`) / (1 - `accuracy`), bucket i holds what lies in (g^(i-1), g^i] milliseconds.
-    `counts` are those of the buckets `first`, `first` + 1 and so on; `zero` counts what was too short to tell.
-    Buckets of the same accuracy are merged by adding their counts.
+    With g = (100 + `e`) / (100 - `e`), bucket 0 holds everything up to 0.01 ms and bucket k what lies in
+    (0.01 g^(k-1), 0.01 g^k] ms. Sketches of the same `e` are merged by adding their counts.
     """
 
-    accuracy: float = Field(gt=0, lt=1)
-    first: int = 0
-    counts: tuple[Whole, ...] = ()
-    zero: Whole = 0
-
-    @property
-    def count(self) -> int:
-        """How many latencies are in it."""
-        return self.zero + sum(self.counts)
+    e: float = Field(gt=0, lt=100)
+    i: Whole = 0
+    n: tuple[Whole, ...] = ()
 
 
 class InstanceOutcomes(_Message):
@@ -68,7 +61,7 @@ class LaneOutcomes(_Message):
     retries: Whole = 0
     cost: float = Field(default=0.0, ge=0)
     reasons: dict[str, Whole] = Field(default_factory=dict)
-    latency: LatencyBuckets | None = None
+    latency: LatencySketch | None = None
     instances: tuple[InstanceOutcomes, ...] = ()
 
     @property
