@@ -93,6 +93,9 @@ CHANNELS: Final[dict[str, Channel]] = {
     "suspect": Channel(
         "reach.suspect.{capability}", ("suspicion",), "A call was left waiting: is whoever has it there?"
     ),
+    "outcomes": Channel(
+        "reach.outcomes.{client}", ("outcomes",), "How the calls of one caller ended, counted."
+    ),
     "gone": Channel("reach.gone.{instance}.{generation}", ("gone",), "An instance's connection ended."),
     **{
         f"service{word}{suffix}": Channel(
@@ -143,6 +146,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "sendCancel": Operation("caller", "send", "cancel", "Leave a call."),
     "sendCredit": Operation("caller", "send", "credit", "Let a stream go on."),
     "sendSuspicion": Operation("caller", "send", "suspect", "Tell of a call that was left waiting."),
+    "sendOutcomes": Operation("caller", "send", "outcomes", "Tell how calls ended, about once a second."),
     "hearGone": Operation(
         "caller", "receive", "gone", "Judge the calls of an instance that is gone at once."
     ),
@@ -150,6 +154,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "sendPing": Operation("platform", "send", "ping", "Ask whether an instance is there.", ("pong",)),
     "sendDrain": Operation("platform", "send", "drain", "Take an instance out of service."),
     "hearSuspicion": Operation("platform", "receive", "suspect", "Ask the instances that are in doubt."),
+    "hearOutcomes": Operation("platform", "receive", "outcomes", "Add up how everybody's calls ended."),
     "hearHeartbeat": Operation("platform", "receive", "heartbeat", "Follow the life of instances."),
     "hearGoodbye": Operation("platform", "receive", "goodbye", "Follow the life of instances."),
 }

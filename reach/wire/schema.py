@@ -31,8 +31,10 @@ from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import VERSION, Envelope
 from reach.wire.glossary import meaning
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
+from reach.wire.outcomes import Outcomes
 from reach.wire.record import Attempt, ReachRecord
 from reach.wire.reply import Failure, Reply
+from reach.wire.route import RouteEntry
 from reach.wire.service import ServiceInfo, ServicePing, ServiceStats
 from reach.wire.trace import Hop, Trace
 from reach.wire.whole import MAX_WHOLE
@@ -82,6 +84,8 @@ MESSAGES: Final[dict[str, Message]] = {
     "pong": Message(Pong),
     "drain": Message(Drain),
     "record": Message(ReachRecord),
+    "outcomes": Message(Outcomes),
+    "route": Message(RouteEntry),
     "service-ping": Message(ServicePing),
     "service-info": Message(ServiceInfo),
     "service-stats": Message(ServiceStats),

@@ -15,8 +15,21 @@ from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import Envelope
 from reach.wire.frame import Frame
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
+from reach.wire.outcomes import InstanceOutcomes, LaneOutcomes, LatencySketch, Outcomes
 from reach.wire.record import Attempt, ReachRecord
 from reach.wire.reply import Failure, Reply
+from reach.wire.route import (
+    Breaker,
+    Canary,
+    Figures,
+    InstanceException,
+    Lane,
+    RouteEntry,
+    StaticShare,
+    Strategy,
+    Terms,
+    TierShare,
+)
 from reach.wire.trace import Hop, Trace
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -155,6 +168,67 @@ def _record() -> ReachRecord:
     )
 
 
+def _outcomes() -> Outcomes:
+    lane = LaneOutcomes(
+        provider="invoice-extractor",
+        capability="invoice.extract",
+        ok=95,
+        failed=3,
+        excused=2,
+        slow=1,
+        failed_in_a_row=1,
+        retries=3,
+        cost=0.4,
+        reasons={"DEADLINE": 1, "REMOTE_5XX": 2},
+        latency=LatencySketch(e=5.0, i=71, n=(4, 0, 94)),
+        instances=(InstanceOutcomes(instance=INSTANCE, calls=40, failed=3),),
+    )
+    return Outcomes(client="c7m2kq4x", boot=AT - 60_000, seq=58, at=AT, span_ms=1000, lanes=(lane,))
+
+
+def _route() -> RouteEntry:
+    warm = InstanceException(
+        instance=INSTANCE,
+        generation=AT,
+        state="warmup",
+        factor=0.2,
+        since=AT,
+        until=AT + 60_000,
+        reason="new",
+    )
+    own = Lane(
+        provider="invoice-extractor",
+        instances=3,
+        weight=0.6,
+        terms=Terms(health=0.7, capacity=0.9),
+        limit=65,
+        figures=Figures(calls=900, success=0.985, p50_ms=20.0, p95_ms=60.5, p99_ms=110.0, cost=0.004),
+        exceptions=(warm,),
+    )
+    stand_in = Lane(
+        provider="document-reader",
+        serves="document",
+        priority=20,
+        instances=2,
+        breaker=Breaker(state="open", until=AT + 10_000, opened_in_a_row=1, why="12 of 20 calls failed"),
+    )
+    return RouteEntry(
+        capability="invoice.extract",
+        term=7,
+        revision=41,
+        at=AT,
+        lanes=(own, stand_in),
+        tiers=(TierShare(priority=10, share=1.0),),
+        canary=Canary(version="2.4.0", labels={"pool": "blue"}, percent=5.0, callers=("finance-checker",)),
+        strategy=Strategy(
+            name="static",
+            key="account_id",
+            shares=(StaticShare(provider="invoice-extractor", labels={"pool": "blue"}, weight=2.0),),
+        ),
+        terms_off=("cost",),
+    )
+
+
 def specimens() -> dict[str, Specimen]:
     """Give every specimen by name."""
     reply_to = "reply.c7m2kq4x.a1"
@@ -173,6 +247,7 @@ def specimens() -> dict[str, Specimen]:
     found |= {name: Specimen("frame", reply_to, frame.to_map()) for name, frame in frames().items()}
     found["card"] = Specimen("card", "", card.model_dump(mode="json"))
     found["record"] = Specimen("record", "", _record().to_map())
+    found["route"] = Specimen("route", "", _route().model_dump(mode="json"))
     for name, subject, message in (
         ("heartbeat", f"reach.heartbeat.{INSTANCE}", Heartbeat(**ids, at=AT, inflight=3)),
         ("goodbye", f"reach.goodbye.{INSTANCE}", Goodbye(**ids, at=AT, reason="drain")),
@@ -186,6 +261,7 @@ def specimens() -> dict[str, Specimen]:
         ("credit", f"ctl.{INSTANCE}.credit", Credit(stream_id="m1", bytes=262_144)),
         ("ping", f"ctl.{INSTANCE}.ping", Ping(at=AT)),
         ("pong", reply_to, Pong(instance=INSTANCE, generation=AT, at=AT, inflight=3)),
+        ("outcomes", "reach.outcomes.c7m2kq4x", _outcomes()),
         ("drain", f"ctl.{INSTANCE}.drain", Drain(term=7, revision=41, timeout_s=30.0)),
     ):
         found[name] = Specimen(name, subject, message.model_dump(mode="json"))
