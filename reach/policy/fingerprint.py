@@ -129,7 +129,7 @@ def _text(key: object) -> bytes:
     return b"s%d:%b" % (len(data), data)
 
 
-def _number(value: float) -> bytes:
+def _number(value: Any) -> bytes:
     if isinstance(value, float) and not (value.is_integer() and _LEAST <= value <= _MOST):
         return b"d%b;" % float.__repr__(value).encode()
     whole = int(value)

@@ -77,6 +77,7 @@ _MENDABLE: Final = frozenset(
         Reason.INSTANCE_GONE,
         Reason.DISCONNECTED,
         Reason.CONNECT,
+        Reason.DNS,
         Reason.NO_RESPONDERS,
         Reason.STALE,
     }
@@ -90,6 +91,7 @@ _UNTOLD: Final = frozenset(
         Reason.INSTANCE_GONE,
         Reason.DISCONNECTED,
         Reason.CONNECT,
+        Reason.DNS,
         Reason.NO_RESPONDERS,
         Reason.STALE,
         Reason.WORKER_LOST,

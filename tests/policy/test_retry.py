@@ -1,5 +1,9 @@
-"""Whether a failed attempt is followed by another (RETRY-1 … RETRY-7, ERR-2), as table and properties."""
+"""Whether a failed attempt is followed by another (RETRY-1 … RETRY-7, ERR-2): bounds, waits and properties.
 
+The table itself is in test_retry_table.py.
+"""
+
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +18,7 @@ from reach.policy.retry import (
     Retry,
     Unknown,
     Why,
-    backoff_s,
+    auto_base_s,
     decide,
     timeout_may_retry,
 )
@@ -45,67 +49,9 @@ def _decide(reason: Reason, executed: Executed | None = None, **facts: Any) -> D
     return decide(failure, **(PLAIN | facts))
 
 
-# Each row: reason, executed, then what follows for a call that is safe to repeat (idempotent or keyed) and
-# for one that is not. `None` as executed is the table's own value.
-TABLE = [
-    # Nothing was done: always safe, for writes too; elsewhere first.
-    (Reason.NO_RESPONDERS, None, ELSEWHERE, ELSEWHERE),
-    (Reason.CONNECT, None, ELSEWHERE, ELSEWHERE),
-    (Reason.DNS, None, ELSEWHERE, ELSEWHERE),
-    (Reason.BREAKER_OPEN, None, ELSEWHERE, ELSEWHERE),
-    (Reason.OVERLOADED, None, ELSEWHERE, ELSEWHERE),
-    (Reason.REMOTE_429, None, ELSEWHERE, ELSEWHERE),
-    (Reason.DEADLINE, NO, ELSEWHERE, ELSEWHERE),
-    (Reason.INSTANCE_GONE, NO, ELSEWHERE, ELSEWHERE),
-    (Reason.HANDLER_ERROR, NO, ELSEWHERE, ELSEWHERE),  # the handler raised NotExecuted
-    # … and the instance is not to blame: it may be the same one again.
-    (Reason.STALE, None, ANYWHERE, ANYWHERE),
-    (Reason.DISCONNECTED, None, ANYWHERE, ANYWHERE),
-    # Nothing was done, but the same call would be refused again.
-    (Reason.SCHEMA, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.TOO_LARGE, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.KEY_REUSED, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.NOT_FOUND, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.AUTH_DENIED, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.FORBIDDEN, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.QUOTA_EXCEEDED, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.BUDGET_EXHAUSTED, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    (Reason.TLS, None, GiveUp(Why.HOPELESS), GiveUp(Why.HOPELESS)),
-    # It may have been done and nobody told us: only what is safe to repeat is repeated.
-    (Reason.DEADLINE, None, ELSEWHERE, Unknown(Reason.DEADLINE)),
-    (Reason.FIRST_BYTE, None, ELSEWHERE, Unknown(Reason.FIRST_BYTE)),
-    (Reason.INSTANCE_GONE, None, ELSEWHERE, Unknown(Reason.INSTANCE_GONE)),
-    (Reason.DISCONNECTED, MAYBE, ANYWHERE, Unknown(Reason.DISCONNECTED)),
-    (Reason.WORKER_LOST, None, GiveUp(Why.HOPELESS), Unknown(Reason.WORKER_LOST)),
-    (Reason.UNMAPPED, None, GiveUp(Why.HOPELESS), Unknown(Reason.UNMAPPED)),
-    # It may have been done, and the far end's own word is kept.
-    (Reason.OUTCOME_UNKNOWN, None, GiveUp(Why.HOPELESS), GiveUp(Why.NOT_REPEATABLE)),
-    (Reason.REMOTE_5XX, None, GiveUp(Why.HOPELESS), GiveUp(Why.NOT_REPEATABLE)),
-    (Reason.NON_JSON_BODY, None, GiveUp(Why.HOPELESS), GiveUp(Why.NOT_REPEATABLE)),
-    (Reason.STREAM_CUT, None, GiveUp(Why.HOPELESS), GiveUp(Why.NOT_REPEATABLE)),
-    (Reason.IDLE_STREAM, None, GiveUp(Why.HOPELESS), GiveUp(Why.NOT_REPEATABLE)),
-    (Reason.IN_PROGRESS, None, GiveUp(Why.HOPELESS), GiveUp(Why.NOT_REPEATABLE)),
-    # It was done.
-    (Reason.REMOTE_4XX, None, GiveUp(Why.EXECUTED), GiveUp(Why.EXECUTED)),
-    (Reason.HANDLER_ERROR, None, GiveUp(Why.EXECUTED), GiveUp(Why.EXECUTED)),
-    (Reason.BAD_RESULT, None, GiveUp(Why.EXECUTED), GiveUp(Why.EXECUTED)),
-    # The caller left.
-    (Reason.CANCELLED, None, GiveUp(Why.CALLER_LEFT), GiveUp(Why.CALLER_LEFT)),
-    (Reason.CANCELLED, NO, GiveUp(Why.CALLER_LEFT), GiveUp(Why.CALLER_LEFT)),
-]
-
-
-@pytest.mark.parametrize(("reason", "executed", "safe", "unsafe"), TABLE)
-def test_table(reason: Reason, executed: Executed | None, safe: Decision, unsafe: Decision) -> None:
-    """RETRY-1, RETRY-2: what is known about execution decides, and whether repeating would be safe."""
-    assert safe == _decide(reason, executed, idempotent=True)
-    assert safe == _decide(reason, executed, keyed=True)
-    assert unsafe == _decide(reason, executed)
-
-
-def test_table_has_every_reason() -> None:
-    """RETRY-1: no reason is decided by accident."""
-    assert set(Reason) == {reason for reason, *_ in TABLE}
+def _delay(decision: Decision) -> float:
+    assert isinstance(decision, Retry)
+    return decision.delay_s
 
 
 @pytest.mark.parametrize(
@@ -144,9 +90,42 @@ def test_flagged_5xx_is_repeated_when_safe() -> None:
 
 def test_retry_after_is_obeyed_when_it_fits() -> None:
     """ERR-2, RETRY-4: a wait that the far end asks for is kept, or there is no retry at all."""
-    assert Retry(2.0, elsewhere=True) == _decide(Reason.REMOTE_429, retry_after_ms=2_000)
-    assert Retry(0.1, elsewhere=True) == _decide(Reason.OVERLOADED, retry_after_ms=5)
+    assert pytest.approx(2.1) == _delay(_decide(Reason.REMOTE_429, retry_after_ms=2_000))
+    assert pytest.approx(0.105) == _delay(_decide(Reason.OVERLOADED, retry_after_ms=5))
     assert GiveUp(Why.TIME) == _decide(Reason.REMOTE_429, retry_after_ms=9_990)
+    assert GiveUp(Why.TIME) == _decide(Reason.REMOTE_429, retry_after_ms=60_000)
+
+
+@pytest.mark.parametrize("facts", [{}, {"retry_after_ms": 100}, {"retry_after_ms": 5_000}])
+def test_a_thousand_refused_together_come_back_apart(facts: dict[str, Any]) -> None:
+    """RETRY-4: the waits of callers that failed at once are spread over 0.5 to 1.5 of the base, evenly."""
+    waits = sorted(_delay(_decide(Reason.OVERLOADED, jitter=n / 1000, **facts)) for n in range(1000))
+    asked_s = facts.get("retry_after_ms", 0) / 1000
+    assert pytest.approx([asked_s + 0.05, asked_s + 0.1499]) == [waits[0], waits[-1]]
+    assert max(later - earlier for earlier, later in pairwise(waits)) == pytest.approx(0.0001)
+
+
+def test_the_spread_survives_where_time_is_short() -> None:
+    """RETRY-4: a wait that is cut to half of the time left is still not the same for everybody."""
+    waits = [_delay(_decide(Reason.CONNECT, jitter=jitter, left_s=0.15)) for jitter in (0.0, 0.5, 0.999)]
+    assert pytest.approx([0.025, 0.05, 0.075], abs=0.001) == waits
+
+
+def test_a_worker_lost_before_it_began_is_replaced() -> None:
+    """RETRY-1: `executed=no` is safe for writes too; that the worker died is not the call's fault."""
+    assert ELSEWHERE == _decide(Reason.WORKER_LOST, NO)
+
+
+def test_an_automatic_base_follows_the_lane() -> None:
+    """RETRY-4: `auto` is twice the P99 that was seen."""
+    assert 0.5 == auto_base_s(250.0)
+
+
+@pytest.mark.parametrize("p99_ms", [-1.0, float("nan"), float("inf")])
+def test_an_automatic_base_needs_a_latency(p99_ms: float) -> None:
+    """What is no latency is refused by name."""
+    with pytest.raises(ValueError, match="p99_ms"):
+        auto_base_s(p99_ms)
 
 
 def test_open_breaker_does_not_hold_back_another_lane() -> None:
@@ -237,15 +216,12 @@ def test_the_wires_advice_is_not_read(failure: Failure, facts: dict[str, Any]) -
     assert before == decide(failure, **facts)
 
 
-@given(
-    retry=st.integers(min_value=1, max_value=10),
-    jitter=st.floats(min_value=0.0, max_value=1.0, exclude_max=True),
-    base_s=st.floats(min_value=0.001, max_value=10.0),
-)
-def test_backoff_bounds(retry: int, jitter: float, base_s: float) -> None:
-    """RETRY-4: base × 2^(n-1) × U(0.5, 1.5)."""
-    plain_s = base_s * 2 ** (retry - 1)
-    assert 0.5 * plain_s <= backoff_s(retry, jitter=jitter, base_s=base_s) <= 1.5 * plain_s
+@given(failure=FAILURES, facts=FACTS)
+def test_a_wait_that_is_asked_for_is_never_shortened(failure: Failure, facts: dict[str, Any]) -> None:
+    """ERR-2: nobody is asked again before the time that was named; an open breaker's is about its lane alone."""
+    decision = decide(failure, **facts)
+    if isinstance(decision, Retry) and failure.reason is not Reason.BREAKER_OPEN:
+        assert decision.delay_s >= (failure.retry_after_ms or 0) / 1000
 
 
 def test_codes_do_not_matter() -> None:
