@@ -12,7 +12,7 @@ from typing import Final
 
 from actors.sentinel.presence import Presence, event_of
 from reach.bus.connection import Connection, LinkState
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.errors import LinkDown, SchemaInvalid
 from reach.runtime.actor import Actor, Message, on

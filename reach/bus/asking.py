@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from reach.bus.connection import Connection
-    from reach.bus.internals import Delivery
+    from reach.bus.framing import Delivery
 
 
 async def ask(

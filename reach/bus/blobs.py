@@ -46,7 +46,7 @@ from reach.faults import Executed, Reason
 
 if TYPE_CHECKING:
     from reach.bus.connection import Connection
-    from reach.bus.internals import Delivery
+    from reach.bus.framing import Delivery
 
 CHUNKS_UNDERWAY: Final = 8
 BATCH_BYTES: Final = CHUNK_BYTES * CHUNKS_UNDERWAY

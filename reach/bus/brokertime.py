@@ -17,7 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from reach.bus.internals import Delivery, NatsLink
+    from reach.bus.framing import Delivery
+    from reach.bus.internals import NatsLink
 
 SUBJECT: Final = "$SYS.REQ.USER.INFO"
 
@@ -49,10 +50,10 @@ class BrokerTime:
         self._link: NatsLink | None = None
         self._inbox = ""
 
-    def now_ms(self) -> int:
-        """Give the broker's time in epoch milliseconds, as far as it is known."""
+    def now_ms(self, now: float | None = None) -> int:
+        """Give the broker's time in epoch milliseconds, as far as it is known; `now` is loop time, if at hand."""
         wall = time.time()
-        if abs(wall - monotonic() - self._gap_s) > JUMP_S:
+        if abs(wall - (monotonic() if now is None else now) - self._gap_s) > JUMP_S:
             self.doubt()
         return int(wall * 1000) + self.offset_ms
 

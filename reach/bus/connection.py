@@ -21,8 +21,9 @@ from reach.bus import brokertime
 from reach.bus.asking import ask, ask_many
 from reach.bus.brokertime import BrokerTime
 from reach.bus.dial import LinkEvents, LoginFiles, dial
+from reach.bus.framing import Delivery
 from reach.bus.headers import encode_headers, too_large
-from reach.bus.internals import Delivery, NatsLink
+from reach.bus.internals import NatsLink
 from reach.bus.keys import Role
 from reach.bus.renewal import renew
 from reach.bus.subscription import Subscription

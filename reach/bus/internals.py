@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol import command
+from nats.protocol.parser import Parser
 
+from reach.bus.framing import Delivery, deliver
 from reach.errors import LinkDown
-from reach.wire.subjects import answerable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,28 +28,46 @@ if TYPE_CHECKING:
 SUPPORTED_NATS_PY = "2.16.0"
 """The version whose private parts were read; pinned in pyproject.toml."""
 
+_CONNECTED: Final = Client.CONNECTED
+
 CLOSE_S: Final = 2.0
 """How long closing waits for what was sent to be taken by the server."""
 
 
-class Delivery:
-    """One message as it came off the socket. `received` is when it was parsed, in monotonic seconds."""
+_LARGE: Final = 32 * 1024
+"""Bytes of an unfinished message above which nats-py's buffer gathers the rest: ours would copy it each time."""
 
-    __slots__ = ("data", "headers", "received", "reply", "subject")
+
+class _QuickParser(Parser):
+    """nats-py's parser behind ours, which sees plain messages of our own subscriptions first."""
 
     def __init__(
-        self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None, received: float
+        self,
+        link: NatsLink,
+        handlers: dict[bytes, Callable[[Delivery], None]],
+        on_fault: Callable[[BaseException], None],
     ) -> None:
-        self.subject = subject
-        self.reply = reply
-        self.data = data
-        self.headers = headers
-        self.received = received
+        super().__init__(link)
+        self._handlers = handlers
+        self._on_fault = on_fault
+        self._unfinished = b""
 
-    @property
-    def no_responders(self) -> bool:
-        """Whether this is the broker saying that nobody listens on the subject."""
-        return self.headers is not None and not self.data and self.headers.get("Status") == "503"
+    def reset(self) -> None:
+        super().reset()
+        self._unfinished = b""
+
+    async def parse(self, data: bytes = b"") -> None:
+        if self.buf:
+            await super().parse(data)
+            return
+        piece = self._unfinished + data if self._unfinished else data
+        at, unfinished = deliver(piece, self._handlers, monotonic(), self._on_fault)
+        rest = piece[at:]
+        if not rest or (unfinished and len(rest) < _LARGE):
+            self._unfinished = rest
+            return
+        self._unfinished = b""
+        await super().parse(rest)
 
 
 class NatsLink(Client):
@@ -63,8 +82,9 @@ class NatsLink(Client):
     ) -> None:
         super().__init__()
         self._on_end = on_end
-        self._direct: dict[int, Callable[[Delivery], None]] = {}
+        self._direct: dict[bytes, Callable[[Delivery], None]] = {}
         self._on_fault = on_fault
+        self._ps = _QuickParser(self, self._direct, on_fault)
         self._write_scheduled = False
         self._running_loop = asyncio.get_running_loop()
 
@@ -78,17 +98,14 @@ class NatsLink(Client):
     # -- receiving -----------------------------------------------------------------------------------
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        handler = self._direct.get(sid)
+        handler = self._direct.get(b"%d" % sid)
         if handler is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         parsed = await self._headers_of(headers) if headers else None
-        # Anybody may publish bytes that are no text; an exception here would end the read loop for everybody.
-        where, reply_to = subject.decode("utf-8", "replace"), answerable(reply.decode("utf-8", "replace"))
-        delivery = Delivery(where, reply_to, data, parsed, monotonic())
         try:
-            handler(delivery)
-        except Exception as error:  # noqa: BLE001 - as above
+            handler(Delivery(subject, reply, data, parsed, monotonic()))
+        except Exception as error:  # noqa: BLE001 - it would end the read loop for everybody
             self._on_fault(error)
 
     async def _headers_of(self, block: bytes) -> dict[str, str] | None:
@@ -108,26 +125,34 @@ class NatsLink(Client):
     def listen(self, subject: str, queue: str, handler: Callable[[Delivery], None]) -> int:
         """Subscribe; messages go to `handler` inside the read loop. Returns the subscription's id on this link."""
         self._sid += 1
-        self._direct[self._sid] = handler
+        self._direct[b"%d" % self._sid] = handler
         self._enqueue(command.sub_cmd(subject, queue, self._sid))
         return self._sid
 
     def unlisten(self, sid: int) -> None:
         """Tell the server to send no more; what is under way is still handed over until `forget`."""
-        if sid in self._direct:
+        if b"%d" % sid in self._direct:
             self._enqueue(command.unsub_cmd(sid, 0))
 
     def forget(self, sid: int) -> None:
         """Drop a subscription's handler."""
-        self._direct.pop(sid, None)
+        self._direct.pop(b"%d" % sid, None)
 
     # -- sending -------------------------------------------------------------------------------------
 
     def send(self, subject: str, reply: str, data: bytes) -> None:
         """Publish without waiting. Raises `LinkDown` when the link is not up."""
-        if self._status != Client.CONNECTED:
+        self.put(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data))
+
+    def put(self, line: bytes) -> None:
+        """Publish what is framed already. Raises `LinkDown` when the link is not up."""
+        if self._status != _CONNECTED:
             raise LinkDown
-        self._enqueue(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data))
+        self._pending.append(line)
+        self._pending_data_size += len(line)
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._running_loop.call_soon(self.write_out)
 
     def send_with_headers(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         """Publish with an already encoded header block. Raises `LinkDown` when the link is not up."""

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from reach.bus.connection import LinkState
-from reach.bus.suspicion import Suspicions
+from reach.bus.suspicion import SUSPICION_S, Suspicions
 from reach.bus.translate import denied_subject
 from reach.bus.wheel import DeadlineWheel
 from reach.errors import LinkDown, SchemaInvalid
@@ -25,10 +28,8 @@ from reach.wire.frame import Frame
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reach.bus.connection import Connection
-    from reach.bus.internals import Delivery
+    from reach.bus.framing import Delivery
 
 
 GONE_AFTER_S = 0.45
@@ -41,48 +42,38 @@ RETELL_S = (1.0, 3.0)
 PART_S = 0.15
 """How old a call may be whose acceptance is waited for when its client closes; agents accept after 25 ms."""
 
+_SOON_S = 0.25
+"""A call that must be over so soon has its place on the wheel at once: nobody looks at it before."""
+
+_MAX_HEADS = 10_000
+"""Subjects whose frame is remembered."""
+
 MAX_UNTOLD = 1000
 """Cancellations that are kept while the link is down; producers end at their own deadlines otherwise."""
 
 
-class Pending:
-    """One call that waits. `settle` is called once, with a reply or a failure; frames before that go to `on_frame`."""
+class Pending(Struct, gc=False, eq=False):
+    """One call that waits. `settle` is called once, with a reply or a failure; frames before that go to `on_frame`.
 
-    __slots__ = (
-        "accepted",
-        "cancelled",
-        "capability",
-        "future",
-        "generation",
-        "message_id",
-        "on_frame",
-        "on_reply",
-        "sent",
-        "slot",
-        "subject",
-        "token",
-    )
+    `deadline`, `opened` and `sent` are loop seconds. The collector does not see it: `close_one` lets go of what
+    could lead back to it.
+    """
 
-    def __init__(
-        self,
-        token: str,
-        message_id: str,
-        capability: str,
-        subject: str,
-        future: asyncio.Future[Reply | Failure],
-    ) -> None:
-        self.token = token
-        self.message_id = message_id
-        self.capability = capability
-        self.subject = subject
-        self.future = future
-        self.sent = 0.0
-        self.slot = 0
-        self.accepted: str | None = None
-        self.generation = 0
-        self.cancelled = False
-        self.on_frame: Callable[[Frame, int], None] | None = None
-        self.on_reply: Callable[[Reply], None] | None = None
+    token: bytes
+    message_id: str
+    capability: str
+    subject: str
+    future: asyncio.Future[Reply | Failure]
+    deadline: float
+    opened: float
+    sent: float = 0.0
+    slot: int = 0
+    accepted: str | None = None
+    generation: int = 0
+    watched: bool = False
+    cancelled: bool = False
+    on_frame: Callable[[Frame, int], None] | None = None
+    on_reply: Callable[[Reply], None] | None = None
 
     def settle(self, outcome: Reply | Failure) -> None:
         """Give the outcome; later ones are ignored."""
@@ -98,13 +89,17 @@ class Mux:
         self._loop = asyncio.get_running_loop()
         self._prefix = connection.inbox + "."
         self._cut = len(self._prefix)
-        self._pending: dict[str, Pending] = {}
-        self._by_instance: dict[str, set[str]] = {}
+        # Young calls, oldest first. Most are answered before anybody looks: they never see the wheel.
+        self._young: dict[bytes, Pending] = {}
+        self._elder: dict[bytes, Pending] = {}
+        self._look: asyncio.TimerHandle | None = None
+        self._heads: dict[str, bytes] = {}
+        self._by_instance: dict[str, set[bytes]] = {}
         # Cancelled before anybody had accepted: told as soon as acceptance arrives. Bounded by the wheel.
-        self._orphans: dict[str, Pending] = {}
+        self._orphans: dict[bytes, Pending] = {}
         self._untold: deque[tuple[str, str]] = deque(maxlen=MAX_UNTOLD)
         self._counter = 0
-        self._wheel = DeadlineWheel(self._loop, self._on_due)
+        self._wheel = DeadlineWheel[bytes](self._loop, self._on_due)
         self.serves: Callable[[str, str], bool] = _unknown
         """Whether an agent serves a capability, as far as the caller knows (set by the caller)."""
         self.suspicions = Suspicions(connection)
@@ -117,31 +112,70 @@ class Mux:
         connection.denials.append(self._on_denied)
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._young) + len(self._elder)
 
-    def open(self, message_id: str, capability: str, subject: str, deadline: float) -> Pending:
-        """Reserve a place for an answer until loop time `deadline`."""
+    def open(self, message_id: str, capability: str, subject: str, *, now: float, deadline: float) -> Pending:
+        """Reserve a place for an answer from loop time `now` until `deadline`."""
         self._counter += 1
-        token = f"{self._counter:x}"
-        pending = Pending(token, message_id, capability, subject, self._loop.create_future())
-        pending.slot = self._wheel.add(token, deadline)
-        self._pending[token] = pending
+        token = b"%x" % self._counter
+        pending = Pending(token, message_id, capability, subject, self._loop.create_future(), deadline, now)
+        self._young[token] = pending
+        if deadline - now < _SOON_S:
+            pending.slot = self._wheel.add(token, deadline)
+        if self._look is None:
+            self._look = self._loop.call_at(now + SUSPICION_S, self._look_after)
         return pending
 
     def send(self, pending: Pending, data: bytes, *, watch: bool = True) -> None:
-        """Publish the request of `pending`. Raises what `Connection.publish` raises; the place stays open.
+        """Publish the request of `pending`, which fits one message. Raises `LinkDown`; the place stays open.
 
         `watch` it where an answer or a frame is owed soon: silence is then told as a suspicion.
         """
-        pending.sent = monotonic()
-        self._connection.publish(pending.subject, data, reply=self._prefix + pending.token)
-        if watch:
-            self.suspicions.watch(pending)
+        pending.sent = pending.opened
+        pending.watched = watch
+        link = self._connection.link
+        if link is None:
+            raise LinkDown
+        head = self._heads.get(pending.subject) or self._head(pending.subject)
+        link.put(b"%b%b %d\r\n%b\r\n" % (head, pending.token, len(data), data))
+
+    def _head(self, subject: str) -> bytes:
+        """Give what the frame of each request on `subject` begins with."""
+        if len(self._heads) >= _MAX_HEADS:
+            self._heads.clear()
+        head = self._heads[subject] = f"PUB {subject} {self._prefix}".encode()
+        return head
+
+    def _look_after(self) -> None:
+        """Take the calls that are no longer young: they get a place on the wheel, and silence is told."""
+        self._look = None
+        now = monotonic()
+        grown = []
+        for pending in self._young.values():
+            if pending.opened + SUSPICION_S > now:
+                self._look = self._loop.call_at(pending.opened + SUSPICION_S, self._look_after)
+                break
+            grown.append(pending)
+        for pending in grown:
+            del self._young[pending.token]
+            self._elder[pending.token] = pending
+            if not pending.slot:
+                pending.slot = self._wheel.add(pending.token, pending.deadline)
+            if pending.watched and pending.accepted is None and not pending.future.done():
+                self.suspicions.tell(pending, now)
+
+    def _open_calls(self) -> list[Pending]:
+        return [*self._elder.values(), *self._young.values()]
 
     def close_one(self, pending: Pending) -> None:
         """Give a place back."""
-        if self._pending.pop(pending.token, None) is not None:
-            self._wheel.discard(pending.token, pending.slot)
+        if (
+            self._young.pop(pending.token, None) is not None
+            or self._elder.pop(pending.token, None) is not None
+        ):
+            if pending.slot:
+                self._wheel.discard(pending.token, pending.slot)
+            pending.on_frame = pending.on_reply = None
         if pending.accepted is not None:
             self._forget_acceptance(pending)
 
@@ -174,7 +208,7 @@ class Mux:
         To be done before `close`: without it, a call that is left a moment after it was sent would run on at the
         agent until its deadline, since nobody knows yet whom to tell.
         """
-        for pending in list(self._pending.values()):
+        for pending in self._open_calls():
             if pending.sent:
                 self.cancel(pending)
                 pending.settle(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
@@ -191,13 +225,15 @@ class Mux:
         if self._closed:
             return
         self._closed = True
-        for pending in self._pending.values():
+        for pending in self._open_calls():
             # Nobody will read their answers any more: whoever has them may stop.
             if pending.accepted is not None and not pending.cancelled:
                 self._tell_cancel(pending.accepted, pending.message_id)
         self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
         self._wheel.close()
-        self.suspicions.close()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         self._orphans.clear()
         self._inbox.drop()
         self._gone.drop()
@@ -208,8 +244,8 @@ class Mux:
     # -- what arrives --------------------------------------------------------------------------------
 
     def _on_message(self, delivery: Delivery) -> None:
-        token = delivery.subject[self._cut :]
-        pending = self._pending.get(token)
+        token = delivery.raw_subject[self._cut :]
+        pending = self._young.get(token) or self._elder.get(token)
         if pending is None:
             self._on_stray(token, delivery)
             return
@@ -250,7 +286,7 @@ class Mux:
             pending.generation = generation
             self._by_instance.setdefault(instance, set()).add(pending.token)
 
-    def _on_stray(self, token: str, delivery: Delivery) -> None:
+    def _on_stray(self, token: bytes, delivery: Delivery) -> None:
         """An answer to a call that no longer waits: a late reply, or the acceptance of a cancelled call."""
         orphan = self._orphans.get(token)
         if orphan is None:
@@ -269,7 +305,7 @@ class Mux:
         if frame.kind != "ping":
             self._drop_orphan(token)
 
-    def _drop_orphan(self, token: str) -> None:
+    def _drop_orphan(self, token: bytes) -> None:
         orphan = self._orphans.pop(token, None)
         if orphan is not None:
             self._wheel.discard(token, orphan.slot)
@@ -290,8 +326,8 @@ class Mux:
 
     # -- what ends calls without an answer -----------------------------------------------------------
 
-    def _on_due(self, token: str) -> None:
-        pending = self._pending.get(token)
+    def _on_due(self, token: bytes) -> None:
+        pending = self._elder.get(token) or self._young.get(token)
         if pending is not None:
             pending.settle(Failure.of(Reason.DEADLINE))
             return
@@ -316,7 +352,7 @@ class Mux:
             self._loop.call_later(pauses_s[0], self._retell, untold, pauses_s[1:])
 
     def _fail_all(self, failure: Failure) -> None:
-        for pending in list(self._pending.values()):
+        for pending in self._open_calls():
             if pending.sent:
                 pending.settle(failure)
 
@@ -328,7 +364,7 @@ class Mux:
         if operation != "publish":
             return
         message = f"the broker does not let this client publish to {subject}"
-        for pending in list(self._pending.values()):
+        for pending in self._open_calls():
             if pending.subject.lower() == subject.lower():
                 pending.settle(Failure.of(Reason.AUTH_DENIED, message))
 
@@ -336,13 +372,13 @@ class Mux:
         """Judge the calls of an ended instance: accepted ones, and those nobody has accepted in good time."""
         _, _, instance, generation = delivery.subject.split(".")
         for token in list(self._by_instance.get(instance, ())):
-            pending = self._pending.get(token)
+            pending = self._elder.get(token) or self._young.get(token)
             if pending is not None and str(pending.generation) == generation:
                 pending.settle(Failure.of(Reason.INSTANCE_GONE))
         addressed = subjects.inst(instance, "")
         agent_id = instance.rpartition("-")[0]
         now = monotonic()
-        for pending in list(self._pending.values()):
+        for pending in self._open_calls():
             if pending.accepted is not None or not pending.sent:
                 continue
             in_doubt = now - pending.sent > GONE_AFTER_S and self.serves(agent_id, pending.capability)

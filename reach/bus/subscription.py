@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reach.bus.connection import Connection
-    from reach.bus.internals import Delivery, NatsLink
+    from reach.bus.framing import Delivery
+    from reach.bus.internals import NatsLink
 
 _ROUND_TRIP_S: Final = 5.0
 

@@ -8,9 +8,6 @@ each subject, since one is enough and a flood would hurt whoever is slow already
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from reach.errors import LinkDown
@@ -30,44 +27,17 @@ MAX_SUBJECTS: Final = 4096
 
 
 class Suspicions:
-    """Watches calls that were just sent. One deque and one timer for all of them."""
+    """Tells of calls that are in doubt."""
 
-    __slots__ = ("_connection", "_last", "_loop", "_timer", "_watched", "told")
+    __slots__ = ("_connection", "_last", "told")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._loop = asyncio.get_running_loop()
-        self._watched: deque[Pending] = deque()
-        self._timer: asyncio.TimerHandle | None = None
         self._last: dict[str, float] = {}
         self.told = 0
 
-    def watch(self, pending: Pending) -> None:
-        """Watch a call from the moment it was sent."""
-        self._watched.append(pending)
-        if self._timer is None:
-            self._timer = self._loop.call_at(pending.sent + SUSPICION_S, self._due)
-
-    def close(self) -> None:
-        """Watch no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._watched.clear()
-
-    def _due(self) -> None:
-        self._timer = None
-        now = monotonic()
-        watched = self._watched
-        # Settled calls leave from the front whatever their age: the deque is as long as what is in doubt.
-        while watched and (watched[0].future.done() or watched[0].sent + SUSPICION_S <= now):
-            pending = watched.popleft()
-            if not pending.future.done() and pending.accepted is None:
-                self._tell(pending, now)
-        if watched:
-            self._timer = self._loop.call_at(watched[0].sent + SUSPICION_S, self._due)
-
-    def _tell(self, pending: Pending, now: float) -> None:
+    def tell(self, pending: Pending, now: float) -> None:
+        """Tell that `pending` has had no frame at loop time `now`."""
         if now - self._last.get(pending.subject, 0.0) < APART_S:
             return
         if len(self._last) >= MAX_SUBJECTS:

@@ -6,23 +6,23 @@ process only; what crosses the wire is the envelope inside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
+from reach.call.context import CallContext
+from reach.call.options import Options
 from reach.faults import Executed
-from reach.policy.retry import MAX_ATTEMPTS
+from reach.policy.retry import MAX_ATTEMPTS, timeout_may_retry
+from reach.wire.card import CapabilityCard
+from reach.wire.envelope import Envelope
 from reach.wire.record import Attempt, CallKind
 
 if TYPE_CHECKING:
-    from reach.call.context import CallContext
-    from reach.call.options import Options
-    from reach.wire.card import CapabilityCard
-    from reach.wire.envelope import Envelope
     from reach.wire.reply import Failure
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct, gc=False, eq=False):
     """Times are loop seconds; `attempts` is what the record will say of each try."""
 
     capability: str
@@ -36,7 +36,8 @@ class Call:
     deadline: float
     card: CapabilityCard | None = None
     attempts: list[Attempt] = field(default_factory=list)
-    avoid: set[str] = field(default_factory=set)
+    avoid: set[str] | None = None
+    """Instances that have failed this call."""
     admitted: float = 0.0
     holds_slot: bool = False
     given_up: bool = False
@@ -68,6 +69,16 @@ class Call:
     def keyed(self) -> bool:
         """Whether the call carries an idempotency key."""
         return self.envelope.idempotency_key is not None
+
+    @property
+    def may_retry_timeouts(self) -> bool:
+        """Whether a timeout of the next attempt could be followed by another (CALL-3)."""
+        return timeout_may_retry(
+            idempotent=self.card is not None and self.card.idempotent,
+            keyed=self.envelope.idempotency_key is not None,
+            attempt=len(self.attempts) + 1,
+            max_attempts=self.max_attempts,
+        )
 
     @property
     def max_attempts(self) -> int:

@@ -65,13 +65,14 @@ def _shown(has: object) -> str:
 def choose(call: Call, cards: Iterable[Card], *, pick: float) -> Route | Excluded:
     """Choose the subject of the next attempt. `cards` are the known instances; `pick` is uniform in [0, 1)."""
     envelope = call.envelope
+    avoid = call.avoid or ()
     if envelope.require or envelope.prefer:
         return _by_card(call, list(cards), pick)
-    if call.avoid:
+    if avoid:
         others = [
             card
             for card in cards
-            if card.ready and card.instance not in call.avoid and envelope.target in {None, card.agent_id}
+            if card.ready and card.instance not in avoid and envelope.target in {None, card.agent_id}
         ]
         if others:
             instance = others[int(pick * len(others))].instance
@@ -95,7 +96,8 @@ def _by_card(call: Call, cards: list[Card], pick: float) -> Route | Excluded:
             lacking.append(f"{card.instance}: {lack}")
     if not fit:
         return Excluded("; ".join(sorted(lacking)) or "no instance is known")
-    fit = [card for card in fit if card.instance not in call.avoid] or fit
+    avoid = call.avoid or ()
+    fit = [card for card in fit if card.instance not in avoid] or fit
     if envelope.prefer:
         preferred = [card for card in fit if unmet(card, envelope.prefer) is None]
         fit = preferred or fit

@@ -24,7 +24,7 @@ from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
-from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown, decide, timeout_may_retry
+from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown, decide
 from reach.registry.structure import Check, compile_check
 from reach.wire import subjects
 from reach.wire.record import Attempt, CallKind, ReachRecord
@@ -91,17 +91,28 @@ class Outbound:
         # 1 prepare
         call = self.prepare(capability, given, options, kind="request")
         giving_up = None
+        outcome: Reply | Failure
         try:
             if call.around.round is not None:
                 giving_up = GivingUp(call)
                 join_round(call, giving_up)
             # 2 admit
-            await self.admit(call)
+            if not self.admit_known(call):
+                await self.admit(call)
             while True:
                 # 3 choose
                 route = self.choose(call)
-                # 4 send
-                outcome = await self._send(call, route)
+                # 4 send: one publish, one future, one deadline
+                pending = self.publish_small(call, route) or await self.publish(call, route)
+                try:
+                    outcome = await pending.future
+                    if isinstance(outcome, Reply) and outcome.blob is not None:
+                        outcome = await self.claims.fetched(call, outcome)
+                except asyncio.CancelledError:
+                    self.mux.cancel(pending)
+                    call.attempts[-1].instance = pending.accepted or route.instance
+                    raise
+                self.note(call, pending, outcome)
                 # 5 judge
                 if isinstance(outcome, Reply) and outcome.ok:
                     break
@@ -153,6 +164,17 @@ class Outbound:
 
     # -- 2 admit -------------------------------------------------------------------------------------
 
+    def admit_known(self, call: Call) -> bool:
+        """Let a call in whose capability is known, while there is a link; False where somebody must be asked."""
+        card = self.directory.known(call.capability)
+        if card is None or not self.connection.connected:
+            return False
+        call.card = card
+        self._check(call, card)
+        self._take_slot(call)
+        call.admitted = monotonic()
+        return True
+
     async def admit(self, call: Call) -> None:
         """Let the call in, or end it without a message: link, card, structure, size, slot."""
         if not self.connection.connected:
@@ -165,13 +187,19 @@ class Outbound:
                 # The first call of a capability learns its timeout only now.
                 call.deadline = _deadline_by(call, card)
         call.card = card
-        if card is not None and card.input_schema is not None:
-            check = self._check_of(card)
-            wrong = None if check is None else check(call.envelope.payload)
-            if wrong is not None:
-                raise Outlived(Failure.of(Reason.SCHEMA, wrong))
+        if card is not None:
+            self._check(call, card)
         self._take_slot(call)
         call.admitted = monotonic()
+
+    def _check(self, call: Call, card: CapabilityCard) -> None:
+        """Check the structure of the parameters against the card's schema. Raises `Outlived`."""
+        if card.input_schema is None:
+            return
+        check = self._check_of(card)
+        wrong = None if check is None else check(call.envelope.payload)
+        if wrong is not None:
+            raise Outlived(Failure.of(Reason.SCHEMA, wrong))
 
     def _take_slot(self, call: Call) -> None:
         held = self._open.get(call.capability, 0)
@@ -239,53 +267,43 @@ class Outbound:
 
     # -- 4 send --------------------------------------------------------------------------------------
 
-    async def _send(self, call: Call, route: Route) -> Reply | Failure:
-        """Make one attempt: one publish, one future, one deadline."""
-        pending = await self.publish(call, route)
-        attempt = call.attempts[-1]
-        try:
-            outcome = await pending.future
-            if isinstance(outcome, Reply) and outcome.blob is not None:
-                outcome = await self.claims.fetched(call, outcome)
-        except asyncio.CancelledError:
-            attempt.instance = pending.accepted or attempt.instance
-            self.mux.cancel(pending)
-            raise
-        if isinstance(outcome, Failure) and outcome.reason is Reason.DEADLINE:
-            self.mux.cancel(pending)
-        else:
-            self.mux.close_one(pending)
-        self.note(call, attempt, pending, outcome)
-        return outcome
+    def publish_small(self, call: Call, route: Route) -> Pending | None:
+        """Send what fits one message, while there is a link; None where `publish` has to see to that first."""
+        may_retry = call.may_retry_timeouts
+        call.envelope.frames = True
+        due = self._stamp(call, may_retry=may_retry)
+        data = call.envelope.pack()
+        if len(data) > self.claims.inline_bytes(call.card) or not self.connection.connected:
+            return None
+        return self._send(call, route, data, due, watch=True)
 
     async def publish(self, call: Call, route: Route, *, whole: bool = False, frames: bool = True) -> Pending:
         """Send the envelope; the answer is awaited on the place that is returned.
 
         `whole` gives this attempt all the time that is left; without `frames` the answer is one message.
         """
-        envelope = call.envelope
-        number = len(call.attempts) + 1
         if not self.connection.connected:
             # Whoever waits for the link takes nobody's place (CALL-6).
             self.release(call)
             await self._wait_for_link(call)
             self._take_slot(call)
-        may_retry = not whole and timeout_may_retry(
-            idempotent=call.idempotent, keyed=call.keyed, attempt=number, max_attempts=call.max_attempts
-        )
-        envelope.attempt = number
-        envelope.frames = frames
+        may_retry = not whole and call.may_retry_timeouts
+        call.envelope.frames = frames
         due = self._stamp(call, may_retry=may_retry)
-        data = envelope.pack()
+        data = call.envelope.pack()
         if len(data) > self.claims.inline_bytes(call.card):
             data = await self.claims.pack(call, data, stamp=lambda: self._stamp(call, may_retry=may_retry))
-        pending = self.mux.open(envelope.message_id, call.capability, route.subject, due)
-        started_ms = (monotonic() - call.began) * 1000
+        return self._send(call, route, data, due, watch=frames)
+
+    def _send(self, call: Call, route: Route, data: bytes, due: float, *, watch: bool) -> Pending:
+        envelope = call.envelope
+        now = monotonic()
+        pending = self.mux.open(envelope.message_id, call.capability, route.subject, now=now, deadline=due)
         call.attempts.append(
-            Attempt(n=number, subject=route.subject, started_ms=started_ms, instance=route.instance)
+            Attempt(envelope.attempt, route.subject, (now - call.began) * 1000, 0.0, None, route.instance)
         )
         try:
-            self.mux.send(pending, data, watch=frames)
+            self.mux.send(pending, data, watch=watch)
         except LinkDown:
             pending.settle(Failure.of(Reason.DISCONNECTED))
         return pending
@@ -297,29 +315,38 @@ class Outbound:
         if share_s <= 0:
             raise Outlived(Failure.of(Reason.DEADLINE, executed=Executed.NO))
         left_ms = int(share_s * 1000)
-        call.envelope.timeout_ms = max(1, left_ms)
-        call.envelope.expires_at = self.connection.broker_time.now_ms() + left_ms
+        envelope = call.envelope
+        envelope.attempt = len(call.attempts) + 1
+        envelope.timeout_ms = left_ms or 1
+        envelope.expires_at = self.connection.broker_time.now_ms(now) + left_ms
         return now + share_s
 
-    def note(self, call: Call, attempt: Attempt, pending: Pending, outcome: Reply | Failure) -> None:
-        """Write down what became of an attempt."""
-        attempt.took_ms = (monotonic() - call.began) * 1000 - attempt.started_ms
-        attempt.instance = pending.accepted or attempt.instance
+    def note(self, call: Call, pending: Pending, outcome: Reply | Failure) -> None:
+        """Give the place of an attempt back, and write down what became of it."""
+        attempt = call.attempts[-1]
+        attempt.took_ms = (monotonic() - pending.opened) * 1000
         if isinstance(outcome, Reply):
-            attempt.instance = outcome.instance or attempt.instance
+            self.mux.close_one(pending)
+            attempt.instance = outcome.instance or pending.accepted or attempt.instance
             attempt.provider = outcome.provider
             call.handler_ms = outcome.latency_ms
-            call.inner_retried = call.inner_retried or outcome.retried
+            if outcome.retried:
+                call.inner_retried = True
             failure = outcome.error
         else:
             failure = outcome
+            if failure.reason is Reason.DEADLINE:
+                self.mux.cancel(pending)
+            else:
+                self.mux.close_one(pending)
+            attempt.instance = pending.accepted or attempt.instance
         if attempt.provider is None and attempt.instance is not None:
             attempt.provider = attempt.instance.rpartition("-")[0]
-        self.metrics.attempt_finished(call.capability, attempt.provider, failure)
         if failure is None:
             attempt.decision = "done"
-            return
-        attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
+        else:
+            attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
+        self.metrics.attempt_finished(call.capability, attempt.provider, failure)
 
     # -- 5 judge -------------------------------------------------------------------------------------
 
@@ -356,7 +383,7 @@ class Outbound:
         if isinstance(decision, Unknown):
             return decision, Failure.of(Reason.OUTCOME_UNKNOWN, cause=decision.cause)
         if isinstance(decision, Retry) and decision.elsewhere and attempt.instance is not None:
-            call.avoid.add(attempt.instance)
+            call.avoid = {attempt.instance, *(call.avoid or ())}
         return decision, outcome
 
     # -- 6 tell --------------------------------------------------------------------------------------

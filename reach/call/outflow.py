@@ -79,7 +79,7 @@ class Outflow:
                 finally:
                     self._close_stream(call, pending, inflow)
                 outcome: Reply | Failure = item
-                out.note(call, call.attempts[-1], pending, outcome)
+                out.note(call, pending, outcome)
                 if isinstance(outcome, Reply) and outcome.ok:
                     break
                 decision, outcome = out.judge(call, outcome)
@@ -187,7 +187,7 @@ class Outflow:
                 latency_ms = (monotonic() - call.began) * 1000
                 if pending is not None:
                     whole = Reply(ok=True) if failure is None else failure
-                    out.note(call, call.attempts[-1], pending, whole)
+                    out.note(call, pending, whole)
                     call.attempts[-1].decision = "done" if failure is None else f"give_up:{Why.ATTEMPTS}"
                 word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
                 out.remember(call, word, failure, latency_ms)
@@ -270,7 +270,7 @@ class Outflow:
         if isinstance(outcome, Failure):
             out.mux.unheard += outcome.reason is Reason.NO_RESPONDERS
             _log.warning("event %s was not heard: %s [%s]", call.capability, outcome.reason, call.reach_id)
-        out.note(call, call.attempts[-1], pending, outcome)
+        out.note(call, pending, outcome)
         call.attempts[-1].decision = "unheard" if isinstance(outcome, Failure) else "done"
         out.tell(call, outcome)
 

@@ -35,7 +35,7 @@ from reach.wire.trace import MAX_HOPS, Hop, Trace
 if TYPE_CHECKING:
     from reach.bus.blobs import Blobs
     from reach.bus.brokertime import BrokerTime
-    from reach.bus.internals import Delivery
+    from reach.bus.framing import Delivery
     from reach.call.client import Bus
     from reach.runtime.stall import StallGuard
 

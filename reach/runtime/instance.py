@@ -25,7 +25,7 @@ from reach.wire import codec, subjects
 from reach.wire.life import Goodbye
 
 if TYPE_CHECKING:
-    from reach.bus.internals import Delivery
+    from reach.bus.framing import Delivery
     from reach.observe.records import Recorder
     from reach.runtime.agent import Agent
     from reach.runtime.job import Served

@@ -20,7 +20,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.bus.subscription import Subscription
 from reach.errors import CallTimeout, LinkDown, SchemaInvalid
 from reach.faults import Reason

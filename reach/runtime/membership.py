@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from reach.bus.connection import Connection
-    from reach.bus.internals import Delivery
+    from reach.bus.framing import Delivery
     from reach.bus.subscription import Subscription
     from reach.runtime.job import Served
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from reach.bus.connection import Connection
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, UpstreamFailure
 from reach.faults import Executed, Reason
 from reach.wire import codec

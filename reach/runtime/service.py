@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from reach.bus.connection import Connection
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.bus.subscription import Subscription
 from reach.errors import ConfigError, LinkDown
 from reach.wire import subjects

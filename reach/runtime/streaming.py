@@ -20,7 +20,7 @@ from reach.runtime.job import EndedBy
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from reach.bus.internals import Delivery
+    from reach.bus.framing import Delivery
     from reach.runtime.answer import Answers
     from reach.runtime.job import Job
 

@@ -17,7 +17,7 @@ Outcome = Literal["ok", "failed", "cancelled"]
 Milliseconds = Annotated[float, Field(ge=0)]
 
 
-class Attempt(Struct, kw_only=True, gc=False):
+class Attempt(Struct, gc=False):
     """One try. `started_ms` counts from the start of the call; `decision` is what the judge made of it.
 
     `decision` is a word such as `done`, `retry`, `next_tier`, `fallback` or `give_up`.

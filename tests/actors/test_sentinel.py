@@ -17,7 +17,7 @@ import pytest
 
 from actors.sentinel.actor import Sentinel
 from reach.bus.connection import Connection
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.ids import generation, instance_id
 from reach.runtime.child import ChildSpec, RoleUnavailable

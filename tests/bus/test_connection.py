@@ -12,7 +12,8 @@ import pytest
 
 from reach.bus.connection import Connection, LinkState
 from reach.bus.headers import encode_headers
-from reach.bus.internals import SUPPORTED_NATS_PY, Delivery, NatsLink
+from reach.bus.framing import Delivery
+from reach.bus.internals import SUPPORTED_NATS_PY, NatsLink
 from reach.bus.keys import Role
 from reach.bus.settings import Credentials, Settings, Tls, resolve
 from reach.errors import CallTimeout, ConfigError, LinkDown, NameRefused, SchemaInvalid, Unreachable
@@ -242,6 +243,7 @@ def test_the_private_parts_of_nats_py_are_those_that_were_read() -> None:
         "_pending",
         "_pending_data_size",
         "_pongs",
+        "_ps",
         "_server_info",
         "_server_pool",
         "_sid",

@@ -30,9 +30,9 @@ async def test_silence_is_told_once_and_an_answered_call_never(system) -> None:
         await agent.flush()
         await platform.flush()
         mux = Mux(caller)
-        deadline = asyncio.get_running_loop().time() + 30
+        now = asyncio.get_running_loop().time()
         for name in ("answers", "accepts", "silent", "silent"):
-            pending = mux.open(name, f"sus.{name}", f"cap.sus.{name}", deadline)
+            pending = mux.open(name, f"sus.{name}", f"cap.sus.{name}", now=now, deadline=now + 30)
             mux.send(pending, b"{}")
         assert (await asyncio.wait_for(told.get(), 5))["capability"] == "sus.silent"
         # The second silent call was sent in the same moment: at most two suspicions a second of one subject.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import reach
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.call.inflow import INITIAL_CREDIT
 from reach.faults import Code, Executed, Reason

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 import reach
 from reach.bus.brokertime import BrokerTime
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.errors import UpstreamFailure
 from reach.faults import Reason
 from reach.observe.metrics import Metrics
@@ -31,10 +31,14 @@ class SilentLink:
         self.max_payload = 1024 * 1024
         self.connected = True
         self.sent: dict[str, list[bytes]] = {}
+        self.link = self
         self.denials: list[Callable[[str], None]] = []
 
     def publish(self, subject: str, data: bytes, *, reply: str = "", headers: object = None) -> None:
         self.sent.setdefault(subject, []).append(data)
+
+    def put(self, line: bytes) -> None:
+        """Take a framed message, and forget it."""
 
     def subscribe(self, *_: object, **__: object) -> Any:
         return SimpleNamespace(drop=lambda: None)
@@ -113,7 +117,7 @@ class Pipeline:
         self.link.sent.clear()
         for number, body in enumerate(bodies):
             served = self.served[number % len(self.served)]
-            self.inbound.receive(served, Delivery(subject, f"r.{number}", body, None, self._loop.time()))
+            self.inbound.receive(served, Delivery(subject.encode(), b"r.%d" % number, body, None, self._loop.time()))
         assert await self.inbound.wait_idle(20.0), "requests did not end"
         await asyncio.sleep(0)
         return [self.link.sent.get(f"r.{number}", []) for number in range(len(bodies))]

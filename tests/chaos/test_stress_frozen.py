@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reach.bus.connection import Connection
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.faults import Code, Executed, Reason
 from reach.wire import codec, subjects

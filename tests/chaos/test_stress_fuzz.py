@@ -14,7 +14,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from reach.bus.mux import Mux
 from reach.call.inflow import Inflow, StreamClocks
 from reach.errors import SchemaInvalid
@@ -74,7 +74,7 @@ def told(answers: list[bytes], body: bytes) -> str:
     ends = [kind for kind in kinds if kind not in {"accepted", "data", "ping"}]
     if not kinds:
         # Nobody waits for an answer to an event, and to nothing else.
-        assert "event" == Envelope.from_map(codec.unpack(body)).type, body
+        assert "event" == Envelope.read(body).type, body
         return "event"
     assert 1 == len(ends), (body, kinds)
     assert kinds[-1] == ends[0], (body, kinds)
@@ -183,7 +183,7 @@ async def answer_badly(number: int, seed: int) -> Counter[str]:
     ended: Counter[str] = Counter()
     now = asyncio.get_running_loop().time
     for index in range(number // 4):
-        pending = mux.open("m", "fuzz.echo", subjects.cap("fuzz.echo"), now() + 60)
+        pending = mux.open("m", "fuzz.echo", subjects.cap("fuzz.echo"), now=now(), deadline=now() + 60)
         mux.send(pending, b"{}", watch=False)
         inflow = None
         if index % 3 == 0:
@@ -192,11 +192,11 @@ async def answer_badly(number: int, seed: int) -> Counter[str]:
         for _ in range(4):
             data = chance.choice(good)
             data = data if chance.random() < 0.5 else mutate(data, chance)
-            where = f"{link.inbox}.{pending.token if chance.random() < 0.95 else 'zz'}"
+            where = b"%b.%b" % (link.inbox.encode(), pending.token if chance.random() < 0.95 else b"zz")
             headers = {"Status": chance.choice(["503", "x"])} if chance.random() < 0.02 else None
-            mux._on_message(Delivery(where, "", data, headers, now()))
+            mux._on_message(Delivery(where, b"", data, headers, now()))
         if index % 50 == 0:
-            mux._on_gone(Delivery("reach.gone.x-aaaaaaaa.7", "", b"", None, now()))
+            mux._on_gone(Delivery(b"reach.gone.x-aaaaaaaa.7", b"", b"", None, now()))
             mux._on_denied(
                 mutate(b"nats: permissions violation for publish to 'cap.fuzz.echo'", chance).decode("latin1")
             )

@@ -14,7 +14,8 @@ import pytest
 
 import reach
 from reach.bus.connection import Connection
-from reach.bus.internals import CLOSE_S, Delivery
+from reach.bus.framing import Delivery
+from reach.bus.internals import CLOSE_S
 from reach.bus.keys import Role
 from reach.bus.settings import Settings
 from reach.errors import Unreachable

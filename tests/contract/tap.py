@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from reach.bus.connection import Connection
-from reach.bus.internals import Delivery
+from reach.bus.framing import Delivery
 from tests.wire.contract import assert_matches_contract, channel_of
 
 HEARD = ("reply.>", "_INBOX.>", "ctl.>", "reach.>", "$SRV.>", "all.>")
