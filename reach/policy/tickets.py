@@ -71,7 +71,7 @@ def tickets(weights: Mapping[str, float], *, most: int = MOST, tolerance: float 
         return Tickets(dict.fromkeys(weights, 0), 0.0, None)
     # Ten thousand instances have a handful of weights between them: each is rounded once.
     ratios = {weight: weight / heaviest for weight in set(weights.values()) if weight > 0}
-    scale = _scale(tuple(ratios.values()), most, tolerance)
+    scale = _scale(sorted(ratios.values()), most, tolerance)
     rounded = {weight: _held(ratio, scale) for weight, ratio in ratios.items()} | {0.0: 0}
     counts = {instance: rounded[weight] for instance, weight in weights.items()}
     return Tickets(counts, *_error(weights, counts, heaviest))
@@ -81,8 +81,11 @@ def _held(ratio: float, scale: int) -> int:
     return max(1, round(ratio * scale))
 
 
-def _scale(ratios: tuple[float, ...], most: int, tolerance: float) -> int:
-    """Give what the heaviest holds. Off is relative: a twentieth that holds a tenth is twice what it should be."""
+def _scale(ratios: list[float], most: int, tolerance: float) -> int:
+    """Give what the heaviest holds. Off is relative: a twentieth that holds a tenth is twice what it should be.
+
+    The lightest come first in `ratios`: rounding hits them hardest, so that most scales are dismissed at once.
+    """
     best, least = 1, math.inf
     for scale in range(1, most + 1):
         off = 0.0

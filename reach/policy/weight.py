@@ -114,6 +114,8 @@ def weigh(facts: LaneFacts, *, cheapest: float | None = None, off: Iterable[Term
         ValueError: a fact is out of its range.
     """
     _check(facts)
+    if cheapest is not None and not 0 < cheapest < math.inf:
+        raise ValueError(f"cheapest is a finite cost_weight above 0, not {cheapest!r}")
     turned_off = frozenset(off)
     factors: dict[Term, tuple[float, str]] = {
         Term.TRAFFIC: (
@@ -159,10 +161,10 @@ def _health(success: float | None) -> tuple[float, str]:
 
 def _cost(facts: LaneFacts, cheapest: float | None) -> tuple[float, str]:
     measured = 1.0 if facts.cost is None else 1 / (1 + COST_SLOPE * facts.cost)
-    if facts.cost_weight is None or cheapest is None:
-        return measured, "not measured" if facts.cost is None else f"{facts.cost:g} a call"
-    relative = max(facts.cost_weight / cheapest, 1.0)
     told = "not measured" if facts.cost is None else f"{facts.cost:g} a call"
+    if facts.cost_weight is None or cheapest is None:
+        return measured, told
+    relative = max(facts.cost_weight / cheapest, 1.0)
     return measured / relative, f"{told}, {relative:g} × the cheapest"
 
 
