@@ -117,8 +117,10 @@ class Window:
 
     def _roll_to(self, tick: int) -> None:
         """Put the newest bucket into the ring, and subtract what the buckets up to `tick` push out."""
-        old, self._tick = self._tick, max(tick, self._tick)
-        tick = self._tick  # Rounding may put the end of a bucket into that bucket.
+        old = self._tick
+        if tick <= old:  # Rounding may put the end of a bucket into that bucket.
+            return
+        self._tick = tick
         self._ends = (tick + 1) * self._bucket_s
         buckets = self._buckets
         if tick - old >= buckets:

@@ -394,6 +394,35 @@ def test_core_calls_may_use_the_last_lane() -> None:
     assert State.OPEN is breaker.state
 
 
+def test_a_probe_is_no_call_of_the_window() -> None:
+    """BREAK-3: probes are judged as such; reported again after the closing, they speak against nobody."""
+    breaker = opened()
+    permit = breaker.admit(110.0)
+    record(breaker, 110.1, permit=permit)
+    for _ in range(20):
+        record(breaker, 111.0, True, permit=permit)
+    assert (State.CLOSED, 0) == (breaker.state, breaker._window.calls)
+
+
+def test_a_permit_ends_with_its_round() -> None:
+    """BREAK-3: a probe of a call without a deadline holds its place no longer than the round lasts."""
+    permit = opened().admit(110.0)
+    assert isinstance(permit, Permit)
+    assert 140.0 == permit.expires_at
+
+
+def test_what_led_to_opening_is_not_learned() -> None:
+    """BREAK-1: latencies gathered before a lane opened do not become its usual pace afterwards."""
+    breaker = Breaker()
+    feed(breaker, 100.0, (99, False), (50, True))
+    assert State.OPEN is breaker.state
+    probe(breaker, breaker.open_until)
+    feed(breaker, 130.0, (99, False))
+    assert None is breaker.usual_p99_ms
+    feed(breaker, 130.0, (1, False))
+    assert 10.0 == pytest.approx(breaker.usual_p99_ms, rel=0.06)
+
+
 # ------------------------------------------------------------------------------------------------ operators
 
 

@@ -38,6 +38,19 @@ class BreakerMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
+    @rule(jitter=JITTERS)
+    def the_lane_fails(self, jitter: float) -> None:
+        for _ in range(10):
+            self.breaker.record(self.now, failed=True, latency_ms=0.0, jitter=jitter)
+        assert self.breaker.state in (State.OPEN, State.HALF_OPEN, State.FORCED_OPEN, State.DISABLED)
+
+    @precondition(lambda self: self.breaker.state is State.OPEN)
+    @rule()
+    def the_wait_ends(self) -> None:
+        self.now = max(self.now, self.breaker.open_until)
+        self.ask(lasts_s=15.0, core=False, last=False)
+        assert State.HALF_OPEN is self.breaker.state
+
     @rule(lasts_s=st.sampled_from([0.5, 15.0, 500.0, math.inf]), core=st.booleans(), last=st.booleans())
     def ask(self, lasts_s: float, core: bool, last: bool) -> None:
         closed = self.breaker.closed
@@ -102,7 +115,7 @@ class BreakerMachine(RuleBasedStateMachine):
         if was is State.OPEN:
             assert self.breaker.open_until >= until
 
-    @rule(word=st.sampled_from(["force_open", "force_close", "disable", "enable"]))
+    @rule(word=st.sampled_from(["force_open", "force_close", "disable", "enable", "enable"]))
     def an_operator_speaks(self, word: str) -> None:
         match word:
             case "force_open":
@@ -162,4 +175,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerMachine = BreakerMachine.TestCase
-TestBreakerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBreakerMachine.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -86,6 +86,16 @@ def test_a_window_has_sensible_buckets(span_s: float, bucket_s: float) -> None:
         Window(span_s=span_s, bucket_s=bucket_s)
 
 
+def test_rounding_at_the_end_of_a_bucket_loses_no_call() -> None:
+    """The end of a bucket that floats put into the bucket itself is no reason to count anew."""
+    bucket_s = 0.1
+    tick = next(n for n in range(1, 100_000) if (n * bucket_s) // bucket_s < n)
+    window = Window(span_s=3.0, bucket_s=bucket_s)
+    for now in ((tick - 1) * bucket_s, tick * bucket_s, tick * bucket_s, (tick + 2) * bucket_s):
+        window.record(now, failed=False, slow=False)
+    assert (4, 4) == (window.calls, window.recent((tick + 2) * bucket_s, 3.0).calls)
+
+
 STEPS = st.lists(
     st.tuples(
         # Mostly small steps, some back; now and then past the whole window.
@@ -99,7 +109,9 @@ STEPS = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.floats(0, 1e6), st.sampled_from([(60.0, 1.0), (10.0, 1.0), (5.0, 0.5), (1.0, 1.0)]), STEPS)
+@given(
+    st.floats(0, 1e6), st.sampled_from([(60.0, 1.0), (10.0, 1.0), (5.0, 0.5), (3.0, 0.1), (1.0, 1.0)]), STEPS
+)
 def test_it_agrees_with_a_list_of_all_calls(
     start: float, shape: tuple[float, float], steps: list[tuple[float, str, bool, bool]]
 ) -> None:
