@@ -21,6 +21,9 @@ MOST: Final = 64
 TOLERANCE: Final = 0.01
 """How far an instance may be off its wanted number, as a share of it, before finer tickets are looked for."""
 
+_LOOKED_AT: Final = 500
+"""Different weights that the scale is chosen by; of more, evenly many of all sizes, so that it stays quick."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tickets:
@@ -71,7 +74,8 @@ def tickets(weights: Mapping[str, float], *, most: int = MOST, tolerance: float 
         return Tickets(dict.fromkeys(weights, 0), 0.0, None)
     # Ten thousand instances have a handful of weights between them: each is rounded once.
     ratios = {weight: weight / heaviest for weight in set(weights.values()) if weight > 0}
-    scale = _scale(sorted(ratios.values()), most, tolerance)
+    ascending = sorted(ratios.values())
+    scale = _scale(ascending[:: len(ascending) // _LOOKED_AT + 1], most, tolerance)
     rounded = {weight: _held(ratio, scale) for weight, ratio in ratios.items()} | {0.0: 0}
     counts = {instance: rounded[weight] for instance, weight in weights.items()}
     return Tickets(counts, *_error(weights, counts, heaviest))

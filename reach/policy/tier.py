@@ -18,7 +18,7 @@ promote first, withdraw when that is confirmed. `eject` is the panic rule inside
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -141,6 +141,25 @@ class Ladder:
     def phase(self) -> Phase:
         """What is going on, as of the last look."""
         return self._phase
+
+    def resume(self, shares: Sequence[tuple[int, float]], *, now: float) -> None:
+        """Take over the tiers in use from the table, best first, as (priority, share): for a new leader.
+
+        A return goes on from the beginning of the step that it had reached. What the table calls its last
+        resort, and a table without tiers, is nothing to go on from.
+
+        Raises:
+            ValueError: this ladder has looked already, or there are more than two tiers in use.
+        """
+        if self._phase is not Phase.NOBODY or len(shares) > 2:  # noqa: PLR2004 - one serves, one may return
+            raise ValueError(f"a new ladder resumes at most two tiers, not {len(shares)} when {self._phase}")
+        if not shares:
+            return
+        (best, part), (tier, _) = shares[0], shares[-1]
+        self._go(Phase.SETTLED, tier)
+        if best != tier:
+            self._go(Phase.RETURNING, tier, better=best)
+            self._since = now - self._ramp.age_s(part)
 
     def look(self, offers: Iterable[Offer], *, now: float) -> Standing:
         """Judge the tiers anew: when an offer changed, and at the last standing's `next_at`."""

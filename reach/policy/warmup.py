@@ -40,6 +40,14 @@ class Ramp:
         """Give the seconds until the factor changes; infinity when it no longer does."""
         return next((until_s - age_s for until_s, _ in self.steps if age_s < until_s), math.inf)
 
+    def age_s(self, factor: float) -> float:
+        """Give the age at which this factor begins, or the last one that is not above it."""
+        begins_s = [0.0, *(until_s for until_s, _ in self.steps)]
+        reached = [*(part for _, part in self.steps), 1.0]
+        return max(
+            (begin for begin, part in zip(begins_s, reached, strict=True) if part <= factor), default=0.0
+        )
+
     @property
     def length_s(self) -> float:
         """Seconds until all is given."""

@@ -98,6 +98,16 @@ def test_ten_thousand_instances_have_small_tickets() -> None:
     assert {5: 9_999, 1: 1} == Counter(tickets(weights).counts.values())
 
 
+def test_ten_thousand_different_weights_are_expressed() -> None:
+    """Where not every weight can be looked at for the scale, all are still rounded, and the error is theirs."""
+    weights = {f"i{number}": 0.1 + 0.9 * number / 10_000 for number in range(10_000)}
+    found = tickets(weights)
+    total = sum(weights.values())
+    off = max(abs(found.counts[one] / found.total - weight / total) * 100 for one, weight in weights.items())
+    assert pytest.approx(off) == found.error_points
+    assert found.error_points < 0.001
+
+
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
 def test_a_weight_that_is_none_is_refused(weight: float) -> None:
     """A negative or endless weight is told with its instance."""

@@ -103,6 +103,35 @@ def test_a_still_better_tier_returns_from_whoever_has_most(now: float, stand_in:
     assert (Phase.RETURNING, ((10, 0.2), (stand_in, 0.8))) == look(ladder, now, None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("shares", "now", "expected"),
+    [
+        (((20, 1.0),), 0, (Phase.RETURNING, ((10, 0.2), (20, 0.8)))),
+        (((10, 0.5), (20, 0.5)), 0, (Phase.RETURNING, ((10, 0.5), (20, 0.5)))),
+        (((10, 0.5), (20, 0.5)), 60, (Phase.SETTLED, ((10, 1.0),))),
+        (((10, 1.0),), 0, (Phase.SETTLED, ((10, 1.0),))),
+        ((), 0, (Phase.SETTLED, ((10, 1.0),))),
+    ],
+)
+def test_a_new_leader_goes_on_where_the_table_stands(
+    shares: tuple[tuple[int, float], ...], now: float, expected: tuple[Phase, object]
+) -> None:
+    """LIFE-8: a change of leaders neither jumps to a tier that is only returning nor begins its return anew."""
+    ladder = Ladder()
+    ladder.resume(shares, now=0.0)
+    assert expected == look(ladder, now, None, None)
+
+
+def test_a_ladder_that_has_looked_does_not_resume() -> None:
+    """What was seen is newer than the table; and no table has three tiers in use."""
+    ladder = Ladder()
+    look(ladder, 0, None)
+    with pytest.raises(ValueError, match="at most two tiers"):
+        ladder.resume([(20, 1.0)], now=0.0)
+    with pytest.raises(ValueError, match="at most two tiers, not 3"):
+        Ladder().resume([(10, 0.2), (20, 0.2), (30, 0.6)], now=0.0)
+
+
 def test_without_a_ramp_a_return_is_at_once() -> None:
     """An empty ramp is a setting for those who want it so."""
     ladder = Ladder(ramp=Ramp(()))

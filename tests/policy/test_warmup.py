@@ -21,6 +21,14 @@ def test_the_steps_of_a_warm_up(age_s: float, expected: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("factor", "expected"), [(0.1, 0.0), (0.2, 0.0), (0.4, 0.0), (0.5, 60.0), (0.9, 60.0), (1.0, 120.0)]
+)
+def test_a_step_tells_when_it_begins(factor: float, expected: float) -> None:
+    """Whoever takes a warm-up over knows only the factor: the age is that of its step's beginning."""
+    assert expected == WARM_UP.age_s(factor)
+
+
+@pytest.mark.parametrize(
     ("misses", "registered", "expected"),
     [(0, True, True), (1, False, False), (2, False, True), (0, False, False)],
 )
