@@ -2,6 +2,9 @@
 
 import itertools
 import math
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -508,6 +511,14 @@ def test_settings_that_make_no_sense_are_refused(field: str, value: float) -> No
     """A setting out of its range is named, with what it should be."""
     with pytest.raises(ValueError, match=field):
         BreakerSettings(**{field: value})
+
+
+def test_the_page_has_the_numbers() -> None:
+    """The reference page on breakers lists every setting with its default."""
+    page = (Path(__file__).parents[2] / "docs/reference/breakers.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| ([^|`]+) \|$", page.partition("## The numbers")[2], re.MULTILINE)
+    defaults = BreakerSettings()
+    assert [(field.name, str(getattr(defaults, field.name))) for field in fields(defaults)] == listed
 
 
 def test_a_lane_at_rest_says_so() -> None:
