@@ -93,6 +93,12 @@ def trace_id() -> str:
     return _hex.take(32)
 
 
+def trace_and_span() -> tuple[str, str]:
+    """Make both ids of a trace that begins."""
+    both = _hex.take(48)
+    return both[:32], both[32:]
+
+
 def span_id() -> str:
     """Make a W3C span id (16 hexadecimal digits)."""
     return _hex.take(16)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from reach.call.context import CallContext
+from reach.call.lanes import Lane
 from reach.call.options import Options
 from reach.faults import Executed
+from reach.policy.permits import Permit
 from reach.policy.retry import MAX_ATTEMPTS, timeout_may_retry
 from reach.wire.card import CapabilityCard
 from reach.wire.envelope import Envelope
@@ -39,6 +41,10 @@ class Call(Struct, gc=False, eq=False):
     avoid: set[str] | None = None
     """Instances that have failed this call."""
     admitted: float = 0.0
+    lane: Lane | None = None
+    """The lane of the last attempt that somebody answered."""
+    permit: Permit | None = None
+    """What allows the attempt under way to go to a lane that is being probed."""
     holds_slot: bool = False
     given_up: bool = False
     """Its round has ended: nobody waits for it any more."""

@@ -57,6 +57,15 @@ class Options:
         """Give these options with `given` on top, checked. Raises `TypeError`, `ValueError`, `NameRefused`."""
         if not given:
             return self
+        if self is NO_OPTIONS and given.keys() <= _FEW:
+            key = tuple(given.items())
+            before = _merged_before.get(key)
+            if before is None:
+                _check(given)
+                if len(_merged_before) >= _MAX_KNOWN:
+                    _merged_before.clear()
+                before = _merged_before[key] = Options(**given)
+            return before
         unknown = given.keys() - _NAMES
         if unknown:
             known = ", ".join(sorted(_NAMES))
@@ -73,6 +82,11 @@ class Options:
 
 NO_OPTIONS: Final = Options()
 """The options of a call that has none; one object, so that asking is a comparison."""
+
+_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace"})
+"""Options of which a program uses the same few combinations over and over: those are checked once."""
+_MAX_KNOWN: Final = 256
+_merged_before: dict[tuple[tuple[str, object], ...], Options] = {}
 
 _ORDER: Final = tuple(field.name for field in fields(Options))
 _NAMES: Final = frozenset(_ORDER)

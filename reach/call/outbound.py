@@ -19,6 +19,7 @@ from reach.bus.connection import LinkState
 from reach.call.call import Call, Outlived
 from reach.call.choose import Excluded, Route, choose
 from reach.call.claim import ClaimCheck
+from reach.call.lanes import Lanes
 from reach.call.prepare import prepare
 from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.errors import LinkDown
@@ -51,6 +52,11 @@ RETURN_WITHIN_S = 3.0
 RETURN_S = 0.4
 """What a call then waits (× 0.5 to 1.5, and at most half of its time) before it asks again, which costs nobody."""
 
+_INSTANCE_FAULTS = frozenset(
+    {Reason.DEADLINE, Reason.FIRST_BYTE, Reason.IDLE_STREAM, Reason.INSTANCE_GONE, Reason.STREAM_CUT}
+)
+"""Failures of one instance, most likely: its neighbours may be well."""
+
 MAX_ROUTES = 10_000
 """Capabilities whose queue-group route is remembered; it saves a few microseconds a call."""
 
@@ -74,6 +80,7 @@ class Outbound:
         self.claims = ClaimCheck(connection, blobs)
         self.recorder = recorder
         self.metrics = metrics
+        self.lanes = Lanes(metrics)
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
@@ -146,8 +153,7 @@ class Outbound:
         default_s: float | None = None,
     ) -> Call:
         """Build the call; `default_s`, else its card when known, says how long it may take."""
-        if default_s is None:
-            default_s = card_timeout_s(self.directory.known(capability))
+        card = self.directory.known(capability)
         return prepare(
             capability,
             given,
@@ -155,7 +161,8 @@ class Outbound:
             kind=kind,
             source=self.connection.who,
             now=monotonic(),
-            default_s=default_s,
+            default_s=card_timeout_s(card) if default_s is None else default_s,
+            card=card,
         )
 
     def _on_state(self, state: LinkState) -> None:
@@ -166,11 +173,11 @@ class Outbound:
 
     def admit_known(self, call: Call) -> bool:
         """Let a call in whose capability is known, while there is a link; False where somebody must be asked."""
-        card = self.directory.known(call.capability)
+        card = call.card
         if card is None or not self.connection.connected:
             return False
-        call.card = card
-        self._check(call, card)
+        if card.input_schema is not None:
+            self._check(call, card)
         self._take_slot(call)
         call.admitted = monotonic()
         return True
@@ -322,17 +329,25 @@ class Outbound:
         return now + share_s
 
     def note(self, call: Call, pending: Pending, outcome: Reply | Failure) -> None:
-        """Give the place of an attempt back, and write down what became of it."""
+        """Give the place of an attempt back, and write down what became of it: for the record, and of its lane."""
         attempt = call.attempts[-1]
-        attempt.took_ms = (monotonic() - pending.opened) * 1000
+        now = monotonic()
+        attempt.took_ms = took_ms = (now - pending.opened) * 1000
+        permit, call.permit = call.permit, None
         if isinstance(outcome, Reply):
             self.mux.close_one(pending)
             attempt.instance = outcome.instance or pending.accepted or attempt.instance
-            attempt.provider = outcome.provider
+            attempt.provider = provider = outcome.provider
             call.handler_ms = outcome.latency_ms
             if outcome.retried:
                 call.inner_retried = True
             failure = outcome.error
+            if failure is None and provider is not None:
+                call.lane = lane = self.lanes.of(call.capability, provider)
+                lane.tally.attempts.n += 1
+                self.lanes.good(lane, now, outcome.latency_ms, permit)
+                attempt.decision = "done"
+                return
         else:
             failure = outcome
             if failure.reason is Reason.DEADLINE:
@@ -342,11 +357,16 @@ class Outbound:
             attempt.instance = pending.accepted or attempt.instance
         if attempt.provider is None and attempt.instance is not None:
             attempt.provider = attempt.instance.rpartition("-")[0]
+        self.metrics.attempt_finished(call.capability, attempt.provider, failure)
         if failure is None:
             attempt.decision = "done"
-        else:
-            attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
-        self.metrics.attempt_finished(call.capability, attempt.provider, failure)
+            return
+        attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
+        if attempt.provider is not None:
+            call.lane = lane = self.lanes.of(call.capability, attempt.provider)
+            self.lanes.bad(lane, now, failure, waited_ms=took_ms, permit=permit)
+            if attempt.instance is not None and failure.reason in _INSTANCE_FAULTS:
+                self.lanes.shun(call.capability, attempt.instance, now)
 
     # -- 5 judge -------------------------------------------------------------------------------------
 
@@ -390,7 +410,8 @@ class Outbound:
 
     def tell(self, call: Call, outcome: Reply | Failure) -> Reply:
         """Make the reply that the caller sees, and the record, metrics and mark that remain."""
-        latency_ms = (monotonic() - call.began) * 1000
+        now = monotonic()
+        latency_ms = (now - call.began) * 1000
         if isinstance(outcome, Reply):
             reply = outcome
         else:
@@ -417,7 +438,7 @@ class Outbound:
                 reply.trace = None
         failure = reply.error
         outcome_word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
-        self.remember(call, outcome_word, failure, latency_ms)
+        self.remember(call, outcome_word, failure, latency_ms, now=now)
         return reply
 
     def _localise(self, call: Call, failure: Failure) -> None:
@@ -458,10 +479,22 @@ class Outbound:
             reach_id=call.reach_id,
         )
 
-    def remember(self, call: Call, outcome: str, failure: Failure | None, latency_ms: float) -> None:
+    def remember(
+        self,
+        call: Call,
+        outcome: str,
+        failure: Failure | None,
+        latency_ms: float,
+        *,
+        now: float | None = None,
+    ) -> None:
         """Write the one record of a call and count it."""
-        self.metrics.call_finished(call.capability, call.provider, failure, latency_ms)
-        if not self.recorder.wants(ok=outcome == "ok"):
+        lane = call.lane
+        if failure is None and lane is not None:
+            lane.tally.good(latency_ms)
+        else:
+            self.metrics.call_finished(call.capability, call.provider, failure, latency_ms)
+        if not self.recorder.wants(ok=outcome == "ok", now=now):
             return
         envelope = call.envelope
         last = call.attempts[-1] if call.attempts else None

@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from pydantic import BaseModel
 
 from reach import ids
 from reach.call.call import Call
 from reach.call.context import NOTHING_AROUND, current
 from reach.call.options import NO_OPTIONS
-from reach.policy.deadline import narrow
+from reach.call.scopes import scope_deadline
 from reach.wire import codec
 from reach.wire.envelope import Envelope, is_envelope
 from reach.wire.trace import Hop, Trace
@@ -25,6 +24,7 @@ from reach.wire.trace import Hop, Trace
 if TYPE_CHECKING:
     from reach.call.context import CallContext
     from reach.call.options import Options
+    from reach.wire.card import CapabilityCard
     from reach.wire.record import CallKind
 
 _NO_TIME_S: Final = 1e-9
@@ -80,6 +80,7 @@ def prepare(
     source: str,
     now: float,
     default_s: float,
+    card: CapabilityCard | None = None,
 ) -> Call:
     """Build the call. `now` is loop time, `default_s` what the capability gets when nobody says otherwise."""
     around = current()
@@ -95,7 +96,8 @@ def prepare(
     if around.trace_id is not None:
         envelope.trace = Trace(around.trace_id, ids.span_id(), [], around.started_at or wall_ms)
     elif envelope.trace is None:
-        envelope.trace = Trace(ids.trace_id(), ids.span_id(), [], wall_ms)
+        trace_id, span_id = ids.trace_and_span()
+        envelope.trace = Trace(trace_id, span_id, [], wall_ms)
     if options.trace or around.wants_hops:
         # Whoever sends hops is sent them all back.
         hop = Hop(envelope.source or source, wall_ms, forwarded_to=capability)
@@ -103,18 +105,22 @@ def prepare(
     asked_s = options.timeout_s
     if asked_s is None and envelope.timeout_ms is not None:
         asked_s = max(envelope.timeout_ms / 1000, _NO_TIME_S)
-    surrounding_s = None if around.deadline is None else around.deadline - now
-    scope_s = anyio.current_effective_deadline() - now
+    deadline = now + (default_s if asked_s is None else asked_s)
+    if around.deadline is not None and around.deadline < deadline:
+        deadline = around.deadline
+    if (scope := scope_deadline()) < deadline:
+        deadline = scope
     return Call(
-        capability=capability,
-        kind=kind,
-        envelope=envelope,
-        options=options,
-        around=around,
-        reach_id="rch_" + envelope.message_id,  # An id of ours: `ids.reach_id_of` says the same.
-        began=now,
-        began_ms=wall_ms,
-        deadline=now + narrow(asked_s, default_s, surrounding_s, scope_s),
+        capability,
+        kind,
+        envelope,
+        options,
+        around,
+        "rch_" + envelope.message_id,  # An id of ours: `ids.reach_id_of` says the same.
+        now,
+        wall_ms,
+        max(now, deadline),
+        card,
     )
 
 

@@ -67,6 +67,15 @@ class Family:
         return tuple(str(value)[:_MAX_LABEL_CHARS] for value in key)
 
 
+class Cell:
+    """The count of one label set of a counter; `n` may be added to directly."""
+
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n: float = 0
+
+
 class Counter(Family):
     """Something that only grows."""
 
@@ -74,23 +83,29 @@ class Counter(Family):
 
     def __init__(self, name: str, help_text: str, *labels: str, limit: int = LABEL_SETS) -> None:
         super().__init__(name, help_text, labels, limit=limit)
-        self._values: dict[tuple[str, ...], float] = {}
+        self._cells: dict[tuple[str, ...], Cell] = {}
+
+    def cell(self, *key: str) -> Cell:
+        """Give the count of the label values `key`, for those who count them often."""
+        cell = self._cells.get(key)
+        if cell is None:
+            key = self._bounded(key, len(self._cells))
+            cell = self._cells.setdefault(key, Cell())
+        return cell
 
     def add(self, *key: str, by: float = 1) -> None:
         """Count `by` more under the label values `key`."""
-        try:
-            self._values[key] += by
-        except KeyError:
-            key = self._bounded(key, len(self._values))
-            self._values[key] = self._values.get(key, 0) + by
+        cell = self._cells.get(key) or self.cell(*key)
+        cell.n += by
 
     def value(self, *key: str) -> float:
         """What was counted under `key`."""
-        return self._values.get(key, 0)
+        cell = self._cells.get(key)
+        return 0 if cell is None else cell.n
 
     def samples(self) -> list[tuple[tuple[str, ...], float]]:
-        """Every label set with its count, for an exporter; a copy."""
-        return list(self._values.copy().items())
+        """Every label set with its count, for an exporter; a copy. One that was never counted is left out."""
+        return [(key, cell.n) for key, cell in self._cells.copy().items()]
 
 
 class Gauge(Counter):
@@ -100,9 +115,7 @@ class Gauge(Counter):
 
     def set(self, value: float, *key: str) -> None:
         """Say how much it is now."""
-        if key not in self._values:
-            key = self._bounded(key, len(self._values))
-        self._values[key] = value
+        self.cell(*key).n = value
 
 
 class Spread:
@@ -134,12 +147,17 @@ class Histogram(Family):
 
     def observe(self, value: float, *key: str) -> None:
         """Count one `value` under the label values `key`."""
+        spread = self._spreads.get(key) or self.spread(*key)
+        spread.counts[bisect_left(self.bounds, value)] += 1
+        spread.total += value
+
+    def spread(self, *key: str) -> Spread:
+        """Give the counts of the label values `key`, for those who observe them often."""
         spread = self._spreads.get(key)
         if spread is None:
             key = self._bounded(key, len(self._spreads))
             spread = self._spreads.setdefault(key, Spread(len(self.bounds)))
-        spread.counts[bisect_left(self.bounds, value)] += 1
-        spread.total += value
+        return spread
 
     def samples(self) -> list[tuple[tuple[str, ...], list[int], float]]:
         """Every label set with its cumulative counts (the last is all) and its sum; a copy."""
@@ -147,6 +165,24 @@ class Histogram(Family):
             (key, list(accumulate(spread.counts)), spread.total)
             for key, spread in self._spreads.copy().items()
         ]
+
+
+class Tally:
+    """What is counted of the good calls of one provider of a capability: most calls, so they look up nothing else."""
+
+    __slots__ = ("attempts", "calls", "latency")
+
+    def __init__(self, calls: Cell, attempts: Cell, latency: Spread) -> None:
+        self.calls = calls
+        self.attempts = attempts
+        self.latency = latency
+
+    def good(self, latency_ms: float) -> None:
+        """Count a call that ended in its result, at the end of an attempt that was counted already."""
+        self.calls.n += 1
+        latency_s = latency_ms / 1000
+        self.latency.counts[bisect_left(BUCKETS_S, latency_s)] += 1
+        self.latency.total += latency_s
 
 
 def result_of(failure: Failure | None) -> str:
@@ -200,6 +236,15 @@ class Metrics:
             self.route_failures,
             self.links,
         ]
+
+    def tally(self, capability: str, provider: str | None) -> Tally:
+        """Give the counts of the good calls of one lane."""
+        lane = provider or "none"
+        return Tally(
+            self.calls.cell(capability, lane, "ok"),
+            self.attempts.cell(capability, lane, "ok"),
+            self.latency.spread(capability, lane),
+        )
 
     def call_finished(
         self, capability: str, provider: str | None, failure: Failure | None, latency_ms: float

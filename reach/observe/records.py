@@ -241,9 +241,12 @@ class Recorder:
         """How many records were dropped since the start: no room in the queue, or on the disk."""
         return 0 if self._writer is None else self._writer.lost
 
-    def wants(self, *, ok: bool) -> bool:
-        """Count a call that ended; whether anybody wants its record. Ask once a call, before building it."""
-        self._for_sink = self._keeps and (not ok or self._thinning.keep(self._now()))
+    def wants(self, *, ok: bool, now: float | None = None) -> bool:
+        """Count a call that ended; whether anybody wants its record. Ask once a call, before building it.
+
+        `now` is the monotonic clock's time where the caller has it at hand.
+        """
+        self._for_sink = self._keeps and (not ok or self._thinning.keep(self._now() if now is None else now))
         self._for_access = self.access.wants(ok=ok)
         return self._for_sink or self._for_access
 

@@ -30,7 +30,7 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from types import NoneType
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from msgspec import MsgspecError
 from msgspec.msgpack import Decoder, Encoder
@@ -52,13 +52,30 @@ _JSON_FIRST: Final = ord("{")
 LEAVES: Final = frozenset({str, int, float, bool, bytes, NoneType})
 """Types of values that hold no others."""
 
-_TEXT: Final = frozenset({str})
+_HOLDERS: Final = frozenset({dict, list, tuple})
 
 # In JSON text: what the walk after decoding, or before sending, would have to find. Half of a surrogate pair
 # comes from an escape only; an integer past 64 bits has 19 digits or more; infinity a three-digit exponent.
 _SUSPECT_IN_JSON: Final = re.compile(r"\\u[dD][89a-fA-F]|[0-9]{19}|[eE]\+?[0-9]{3}")
 
 _encode: Final = Encoder().encode
+
+
+def _nested(levels: int) -> Any:
+    value: Any = str | int | float | bool | None
+    for _ in range(levels):
+        value = str | int | float | bool | list[value] | dict[str, value] | None
+    return value
+
+
+if TYPE_CHECKING:
+    Simple = Any
+else:
+    Simple = _nested(6)
+    """What msgspec reads, and checks to the last key, in one go: most values that ever cross.
+
+    It can name neither bytes beside text nor nesting without an end, so the rest is read without a type, and walked.
+    """
 
 
 def _sorted_if_possible(values: set[Any] | frozenset[Any]) -> list[Any]:
@@ -102,19 +119,20 @@ def plain(value: object) -> Any:  # noqa: PLR0911 - one return a kind
 def is_plain(value: Any, depth: int = 0) -> bool:
     """Whether a value is made of the wire's own types: text for keys, nothing nested deeper than `MAX_DEPTH`."""
     kind = type(value)
-    if kind in LEAVES:
-        return True
-    if depth > MAX_DEPTH:
-        return False
     if kind is dict:
-        if not _TEXT.issuperset(map(type, value)):
-            return False
+        for key in value:
+            if type(key) is not str:
+                return False
         value = value.values()
     elif kind is not list and kind is not tuple:
-        return False
-    if LEAVES.issuperset(map(type, value)):
-        return True
-    return all(type(item) in LEAVES or is_plain(item, depth + 1) for item in value)
+        return kind in LEAVES
+    for item in value:
+        kind = type(item)
+        if kind is str or kind in LEAVES:
+            continue
+        if depth >= MAX_DEPTH or kind not in _HOLDERS or not is_plain(item, depth + 1):
+            return False
+    return True
 
 
 def wire_form(value: Any) -> Any:
@@ -304,16 +322,19 @@ def has_text_keys(value: Any, depth: int = 0) -> bool:
     """Whether a decoded value has text for keys and is not nested too deep: what msgpack itself lets through."""
     kind = type(value)
     if kind is dict:
-        if depth > MAX_DEPTH or not _TEXT.issuperset(map(type, value)):
-            return False
+        for key in value:
+            if type(key) is not str:
+                return False
         value = value.values()
     elif kind is not list:
         return True
-    elif depth > MAX_DEPTH:
-        return False
-    if LEAVES.issuperset(map(type, value)):
-        return True
-    return all(type(item) in LEAVES or has_text_keys(item, depth + 1) for item in value)
+    for item in value:
+        kind = type(item)
+        if kind is str or kind in LEAVES:
+            continue
+        if depth >= MAX_DEPTH or not has_text_keys(item, depth + 1):
+            return False
+    return True
 
 
 def _unpack_json(data: bytes) -> dict[str, Any]:

@@ -157,11 +157,7 @@ class Envelope(Struct, omit_defaults=True, gc=False):
         else:
             payload = sent.payload
             if (
-                codec.has_text_keys(payload)
-                and (sent.trace is None or sent.trace.is_sound)
-                and (sent.require is None or codec.has_text_keys(sent.require))
-                and (sent.prefer is None or codec.has_text_keys(sent.prefer))
-                and (sent.trigger is None or codec.has_text_keys(sent.trigger))
+                (sent.trace is None or sent.trace.is_sound)
                 and (sent.blob is None or is_blob(sent.blob))
                 and len(data) <= codec.MAX_BYTES
             ):
@@ -252,9 +248,13 @@ class Envelope(Struct, omit_defaults=True, gc=False):
 class _Sent(Envelope, kw_only=True, gc=False):
     """An envelope as our own clients send it: what makes it one is there, and of this version."""
 
-    payload: dict[str, Any]
+    payload: dict[str, codec.Simple]
     message_id: Annotated[str, Meta(min_length=1)]
     version: Literal[1]
+    require: dict[str, codec.Simple] | None = None
+    prefer: dict[str, codec.Simple] | None = None
+    trigger: dict[str, codec.Simple] | None = None
+    blob: dict[str, codec.Simple] | None = None
 
 
 _encode: Final = Encoder().encode

@@ -274,7 +274,6 @@ class Reply(Struct, omit_defaults=True, gc=False):
             error = reply.error
             if (
                 (error is None) is reply.ok
-                and (type(reply.data) in codec.LEAVES or codec.has_text_keys(reply.data))
                 and (error is None or (error.is_known and codec.has_text_keys(error.limit)))
                 and (reply.trace is None or reply.trace.is_sound)
                 and (reply.blob is None or is_blob(reply.blob))
@@ -330,8 +329,16 @@ class Reply(Struct, omit_defaults=True, gc=False):
         )
 
 
+class _Told(Reply, kw_only=True, gc=False):
+    """A reply as our own agents send it."""
+
+    ok: bool
+    data: codec.Simple = None
+    blob: dict[str, codec.Simple] | None = None
+
+
 _encode: Final = Encoder().encode
-_decode: Final = Decoder(Reply, ext_hook=refuse_ext).decode
+_decode: Final = Decoder(_Told, ext_hook=refuse_ext).decode
 
 
 def _trace(value: Any) -> Trace | None:

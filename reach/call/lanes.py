@@ -1,0 +1,146 @@
+"""What this caller has learned of the lanes that it uses.
+
+A lane is one provider of one capability. Each has a breaker that reacts at once (behaviour BREAK-4), a retry
+budget (RETRY-6), a count of the calls that are under way, and its row of the metrics, together in one object, so
+that a call looks up one thing. Instances that just failed are remembered for five seconds (RETRY-5). Lanes that
+were not used for a while are forgotten.
+"""
+
+from __future__ import annotations
+
+from random import random
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from reach.policy.blame import counts_against_lane
+from reach.policy.breaker import Breaker
+from reach.policy.retrybudget import RetryBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reach.observe.metrics import Metrics, Tally
+    from reach.policy.breaker_settings import BreakerSettings
+    from reach.policy.permits import Permit
+    from reach.wire.reply import Failure
+
+SHUN_S: Final = 5.0
+"""For so long an instance that failed is avoided where another one is known (RETRY-5)."""
+
+MAX_LANES: Final = 10_000
+"""Lanes that are kept; the ones that rest are forgotten first."""
+
+
+class Lane:
+    """One provider of one capability, as this caller knows it. `open` is how many of its calls are under way here."""
+
+    __slots__ = ("breaker", "budget", "capability", "open", "provider", "tally")
+
+    def __init__(
+        self, capability: str, provider: str, *, tally: Tally, settings: BreakerSettings | None = None
+    ) -> None:
+        self.capability = capability
+        self.provider = provider
+        self.tally = tally
+        self.breaker = Breaker(settings)
+        self.budget = RetryBudget()
+        self.open = 0
+
+
+class Lanes:
+    """All lanes of one client."""
+
+    def __init__(self, metrics: Metrics, *, settings: BreakerSettings | None = None) -> None:
+        self._metrics = metrics
+        self._settings = settings
+        self._by_capability: dict[str, dict[str, Lane]] = {}
+        self._count = 0
+        self.troubled: dict[str, set[str]] = {}
+        """Providers whose breaker is not closed, by capability: most of the time there are none."""
+        self.shunned: dict[str, dict[str, float]] = {}
+        """Until when (loop seconds) which instances are avoided, by capability."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, capability: str, provider: str) -> Lane:
+        """Give a lane, made on first use."""
+        lanes = self._by_capability.get(capability)
+        if lanes is None:
+            lanes = self._by_capability[capability] = {}
+        lane = lanes.get(provider)
+        if lane is None:
+            if self._count >= MAX_LANES:
+                self._forget()
+            tally = self._metrics.tally(capability, provider)
+            lane = lanes[provider] = Lane(capability, provider, tally=tally, settings=self._settings)
+            self._by_capability[capability] = lanes
+            self._count += 1
+        return lane
+
+    def known(self, capability: str) -> Iterable[Lane]:
+        """Give the lanes of a capability that were used."""
+        return self._by_capability.get(capability, {}).values()
+
+    def good(self, lane: Lane, now: float, latency_ms: float, permit: Permit | None) -> None:
+        """Take in an answer that counts for its lane; `latency_ms` is the time that the far end needed."""
+        lane.budget.call(now)
+        breaker = lane.breaker
+        was_closed = breaker.closed
+        breaker.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
+        if breaker.closed is not was_closed:
+            self._moved(lane)
+
+    def bad(
+        self,
+        lane: Lane,
+        now: float,
+        failure: Failure,
+        *,
+        waited_ms: float,
+        permit: Permit | None,
+    ) -> None:
+        """Take in a failed attempt; what is not the far end's fault counts for nothing (BREAK-2)."""
+        breaker = lane.breaker
+        lane.budget.call(now)
+        counts = counts_against_lane(failure, waited_ms=waited_ms, usual_ms=breaker.usual_median_ms)
+        was_closed = breaker.closed
+        breaker.record(now, failed=counts, latency_ms=waited_ms, jitter=random(), permit=permit)  # noqa: S311
+        if breaker.closed is not was_closed:
+            self._moved(lane)
+
+    def shun(self, capability: str, instance: str, now: float) -> None:
+        """Avoid an instance for a while."""
+        self.shunned.setdefault(capability, {})[instance] = now + SHUN_S
+
+    def avoided(self, capability: str, now: float) -> frozenset[str]:
+        """Give the instances of a capability that are to be avoided now."""
+        shunned = self.shunned.get(capability)
+        if shunned is None:
+            return frozenset()
+        for instance in [instance for instance, until in shunned.items() if until <= now]:
+            del shunned[instance]
+        if not shunned:
+            del self.shunned[capability]
+        return frozenset(shunned)
+
+    def _moved(self, lane: Lane) -> None:
+        """Note that a breaker opened or closed."""
+        troubled = self.troubled.setdefault(lane.capability, set())
+        if lane.breaker.closed:
+            troubled.discard(lane.provider)
+            if not troubled:
+                del self.troubled[lane.capability]
+        else:
+            troubled.add(lane.provider)
+
+    def _forget(self) -> None:
+        """Drop the lanes that rest: those with nothing open, nothing judged lately, and a closed breaker."""
+        now = monotonic()
+        for capability, lanes in list(self._by_capability.items()):
+            for provider, lane in list(lanes.items()):
+                if lane.breaker.closed and not lane.open and lane.breaker.rest(now):
+                    del lanes[provider]
+                    self._count -= 1
+            if not lanes:
+                del self._by_capability[capability]
