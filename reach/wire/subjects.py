@@ -67,6 +67,21 @@ def goodbye(instance: str) -> str:
     return "reach.goodbye." + instance
 
 
+def permit(provider: str, capability: str) -> str:
+    """Probe permits of one lane: asked for, and given back."""
+    return f"reach.permit.{provider}.{capability}"
+
+
+def route(verb: str) -> str:
+    """A command of an operator to the supervisor."""
+    return "reach.route." + verb
+
+
+def audit(tenant: str) -> str:
+    """Who did what."""
+    return "reach.audit." + tenant
+
+
 def record(tenant: str) -> str:
     """Batches of call records."""
     return "reach.record." + tenant
