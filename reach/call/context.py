@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reach.wire import names
 from reach.wire.trace import MAX_HOPS, Hop
@@ -24,15 +26,12 @@ ROUND_TIMEOUT_S: Final = 30.0
 """Default length of a decision round (behaviour CALL-1)."""
 
 
-class Marks:
+class Marks(Struct, gc=False, eq=False):
     """What calls made inside one handler leave for the pipeline that runs the handler."""
 
-    __slots__ = ("cost", "hops", "retried")
-
-    def __init__(self) -> None:
-        self.retried = False
-        self.cost: float | None = None
-        self.hops: list[Hop] | None = None
+    retried: bool = False
+    cost: float | None = None
+    hops: list[Hop] | None = None
 
     def passed_through(self, hops: list[Hop]) -> None:
         """Note where a nested call went, for the trace of the call that it is part of."""
@@ -65,11 +64,10 @@ class Round:
         return len(open_calls)
 
 
-@dataclass(slots=True)
-class CallContext:
+class CallContext(Struct, gc=False, eq=False):
     """What a call inherits. `deadline` is loop time in seconds; `chain` the capabilities above this one.
 
-    Never changed once it is in the variable; not `frozen`, which would make one a request three times as slow.
+    Never changed once it is in the variable.
     """
 
     deadline: float | None = None

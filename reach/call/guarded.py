@@ -13,12 +13,13 @@ import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import random
 from time import monotonic
 from typing import Any, Final
 
 import anyio
+from msgspec.structs import replace
 
 from reach import ids
 from reach.call.call import Call

@@ -18,7 +18,7 @@ from reach.call.context import NOTHING_AROUND, current
 from reach.call.options import NO_OPTIONS
 from reach.call.scopes import scope_deadline
 from reach.wire import codec
-from reach.wire.envelope import Envelope, is_envelope
+from reach.wire.envelope import MAX_CHAIN, Envelope, is_envelope
 from reach.wire.trace import Hop, Trace
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ def _inherit(envelope: Envelope, around: CallContext) -> None:
     envelope.task_id = envelope.task_id or around.task_id
     envelope.tenant = envelope.tenant or around.tenant
     envelope.trigger = envelope.trigger or codec.wire_form(around.trigger)
+    if around.chain:
+        envelope.chain = list(around.chain[-MAX_CHAIN:])
 
 
 def _apply(envelope: Envelope, options: Options) -> None:

@@ -15,8 +15,9 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
 
 from reach.call import ambient
 from reach.call.client import Bus, background

@@ -246,6 +246,11 @@ class Metrics:
             self.latency.spread(capability, lane),
         )
 
+    def served_tally(self, capability: str) -> Tally:
+        """Give the counts of the requests that an agent answered well."""
+        answered = self.served.cell(capability, "ok")
+        return Tally(answered, answered, self.served_latency.spread(capability))
+
     def call_finished(
         self, capability: str, provider: str | None, failure: Failure | None, latency_ms: float
     ) -> None:

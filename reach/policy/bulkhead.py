@@ -223,12 +223,16 @@ class Bulkhead:
         if worst is not None:
             self._remove(worst, Place.SHED)
             return Queued(self._enter(priority), worst)
+        return self.full(priority)
+
+    def full(self, priority: Priority) -> Full:
+        """Give the refusal of a call of this priority, with the figures of this moment."""
         return Full(
             name=self.name,
             owner=self.owner,
             priority=priority,
             used=self.used,
-            allowed=allowed,
+            allowed=self.share(priority),
             limit=self.limit,
             queued=self.queued,
             queue_limit=self.queue_limit,

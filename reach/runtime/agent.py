@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from reach import ids
+from reach.policy.bulkhead import Bulkhead
 from reach.registry.face import Kind
 from reach.runtime.context import Context
 from reach.runtime.executor import AsyncExecutor, Executor, ProcessExecutor, ThreadExecutor
@@ -101,12 +102,16 @@ class Agent:
         description: str = "",
         executor: ExecutorName | None = None,
         max_payload_bytes: int = 32 * 1024 * 1024,
+        queue: int = 0,
+        prioritised: bool = False,
     ) -> Callable[[F], F]:
         """Serve a function as a capability.
 
         `async def` runs in the loop, `def` in a thread, or in a worker process with `executor="process"` (for
         computing; the function must be importable); generators are streams. `idempotent=True` says that doing
-        it twice is the same as once: only then are timeouts retried. Raises `NameRefused`, `TypeError`,
+        it twice is the same as once: only then are timeouts retried. Of the calls over `max_concurrency` at most
+        `queue` wait, the others are refused at once; `prioritised` keeps places free for `core` calls, and lets
+        `offline` ones use half of them. Raises `NameRefused`, `TypeError`,
         `ValueError` at decoration for what could not be served.
         """
 
@@ -118,6 +123,8 @@ class Agent:
                 raise ValueError(f"timeout_s of {tag!r} is a positive number of seconds, not {timeout_s}")
             if max_concurrency is not None and max_concurrency < 1:
                 raise ValueError(f"max_concurrency of {tag!r} is at least 1, not {max_concurrency}")
+            if queue < 0:
+                raise ValueError(f"queue of {tag!r} is 0 or more, not {queue}")
             frame = inspect.currentframe()
             caller = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
             handler = bind(
@@ -145,13 +152,17 @@ class Agent:
                 card=card,
                 handler=handler,
                 executor=chosen,
-                limit=limit,
+                places=self._places(tag, limit, queue=queue, prioritised=prioritised),
                 timeout_s=timeout_s or (120.0 if _is_stream(handler) else DEFAULT_TIMEOUT_S),
                 is_stream=_is_stream(handler),
             )
             return function
 
         return serve
+
+    def _places(self, tag: str, limit: int, *, queue: int, prioritised: bool) -> Bulkhead:
+        name = f"max_concurrency of {tag}"
+        return Bulkhead(limit, queue_limit=queue, prioritised=prioritised, name=name, owner=self.agent_id)
 
     def on_start(self, hook: Hook) -> Hook:
         """Run `hook` (sync or async, no arguments) before the first request is taken."""
@@ -234,12 +245,20 @@ def _is_stream(handler: Handler) -> bool:
 def _of_its_own(offered: Served) -> Served:
     """Give a capability to one instance: with slots, counters and an executor that no other start shares."""
     asked: ExecutorName | None = "process" if isinstance(offered.executor, ProcessExecutor) else None
-    executor, limit = _executor_for(offered.handler, asked, offered.limit)
+    shape = offered.places
+    executor, limit = _executor_for(offered.handler, asked, shape.limit)
+    places = Bulkhead(
+        limit,
+        queue_limit=shape.queue_limit,
+        prioritised=shape.prioritised,
+        name=shape.name,
+        owner=shape.owner,
+    )
     return Served(
         card=offered.card,
         handler=offered.handler,
         executor=executor,
-        limit=limit,
+        places=places,
         timeout_s=offered.timeout_s,
         is_stream=offered.is_stream,
     )

@@ -34,11 +34,15 @@ W = TypeVar("W")
 class Crew(Generic[W]):
     """Runs `work(item, task)`, which must not raise, for each item handed to `submit`.
 
-    `reset` sets the context variables that `work` sets back to what they were.
+    `enter` sets the context variables that all work finds; `reset` sets those that `work` sets back to what they were.
     """
 
     def __init__(
-        self, work: Callable[[W, asyncio.Task[None]], Awaitable[None]], *, reset: Callable[[], None]
+        self,
+        work: Callable[[W, asyncio.Task[None]], Awaitable[None]],
+        *,
+        enter: Callable[[], None],
+        reset: Callable[[], None],
     ) -> None:
         self._work = work
         self._reset = reset
@@ -47,6 +51,7 @@ class Crew(Generic[W]):
         self._idle: list[asyncio.Future[None]] = []
         self._hands: set[asyncio.Task[None]] = set()
         self._plain: Context = copy_context()
+        self._plain.run(enter)
         self._plain.run(reset)
         self._looking = False
         self._closed = False

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -21,12 +20,13 @@ from reach.call import ambient
 from reach.call.context import CallContext, enter, leave
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
+from reach.policy.bulkhead import TAKEN, Full, Place
 from reach.runtime.answer import Answers, TooLargeForOne, failure_of
 from reach.runtime.context import Context
 from reach.runtime.crew import Crew
 from reach.runtime.job import EndedBy, Job, Served
+from reach.runtime.refusals import overloaded, too_large, where
 from reach.runtime.streaming import StreamRunner
-from reach.runtime.workers import HandlerRaised
 from reach.wire import codec, subjects
 from reach.wire.envelope import Envelope
 from reach.wire.reply import Failure, Reply
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from reach.bus.brokertime import BrokerTime
     from reach.bus.framing import Delivery
     from reach.call.client import Bus
+    from reach.policy.bulkhead import Waiter
     from reach.runtime.stall import StallGuard
 
 _log = logging.getLogger("reach.agent")
@@ -45,6 +46,18 @@ _FIRST_OF_MSGPACK: Final = 0x80
 
 END_S: Final = 5.0
 """How long a handler that was stopped may take to end."""
+
+_SOON_S: Final = 0.1
+"""A job that must be over so soon has its place on the wheel at once: nobody looks at it before."""
+
+NO_TRACE: Final = Trace("", "")
+
+_ENDS: Final = {
+    EndedBy.DEADLINE: Reason.DEADLINE,
+    EndedBy.CANCEL: Reason.CANCELLED,
+    EndedBy.STOP: Reason.INSTANCE_GONE,
+}
+"""What a caller is told whose request was stopped from outside."""
 
 ACCEPT_AFTER_S: Final = 0.025
 """A handler that has not finished this long after receipt tells its caller who has the call (design, section 4)."""
@@ -73,20 +86,20 @@ class Inbound:
         self._agent_id = agent_id
         self._instance = instance
         self._loop = asyncio.get_running_loop()
-        self._jobs: set[Job] = set()
+        # Young jobs, oldest first. Most are answered before anybody looks: they never see the wheel.
+        self._young: dict[Job, None] = {}
+        self._elder: set[Job] = set()
         self._by_message: dict[str, Job] = {}
         self._wheel: DeadlineWheel[Job] = DeadlineWheel(self._loop, self._on_due)
-        self._to_accept: deque[tuple[float, Job]] = deque()
-        self._accept_timer: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._look: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
         self._streams = StreamRunner(answers, inbox)
-        self._crew = Crew(self._work, reset=_leave)
+        self._crew = Crew(self._work, enter=partial(ambient.enter, bus), reset=leave)
 
     @property
     def inflight(self) -> int:
-        """Requests in work."""
-        return len(self._jobs)
+        """Requests in work, or waiting for a place."""
+        return len(self._young) + len(self._elder)
 
     # -- in the read loop ----------------------------------------------------------------------------
 
@@ -101,30 +114,24 @@ class Inbound:
                 delivery.reply, message_id="", as_json=as_json, failure=Failure.of_error(error)
             )
             return
+        received = delivery.received
         timeout_s = served.timeout_s if envelope.timeout_ms is None else envelope.timeout_ms / 1000
-        job = Job(
-            served=served,
-            envelope=envelope,
-            reply_to=delivery.reply,
-            as_json=as_json,
-            received=delivery.received,
-            deadline=delivery.received + timeout_s,
-        )
-        refusal = self._refusal(job, len(delivery.data))
+        job = Job(served, envelope, delivery.reply, as_json, received, received + timeout_s)
+        refusal = self._refusal(job, len(delivery.data)) or self._take_place(job)
         if refusal is not None:
             served.refused += 1
             if job.wants_answer:
                 self._refuse(job, refusal)
             return
-        served.running += 1
-        job.holds_slot = True
-        self._jobs.add(job)
-        self._by_message[envelope.message_id] = job
-        self._idle.clear()
-        job.slot = self._wheel.add(job, job.deadline)
-        if envelope.frames and job.wants_answer:
-            self._accept_later(job)
-        self._crew.submit(job)
+        self._young[job] = None
+        if timeout_s < _SOON_S:
+            job.slot = self._wheel.add(job, job.deadline)
+        if served.is_stream:
+            self._by_message[envelope.message_id] = job
+        if self._look is None:
+            self._look = self._loop.call_at(received + ACCEPT_AFTER_S, self._look_after)
+        if job.holds_slot:
+            self._crew.submit(job)
 
     def _parse(self, served: Served, delivery: Delivery) -> Envelope:
         envelope = Envelope.read(delivery.data) if delivery.data else Envelope()
@@ -136,31 +143,55 @@ class Inbound:
         """Why a request of `size` bytes is not started, or None. Everything here is `executed=no`."""
         now = monotonic()
         served = job.served
-        if size > served.card.max_payload_bytes and (refusal := _too_large(job, size)) is not None:
+        if size > served.card.max_payload_bytes and (refusal := too_large(job, size)) is not None:
             return refusal
         if job.deadline <= now:
             return Failure.of(Reason.DEADLINE, executed=Executed.NO)
         if self._guard.is_stale(job.received):
             return Failure.of(Reason.STALE)
         expires_at = job.envelope.expires_at
-        if expires_at is not None and expires_at < self._broker_time.now_ms():
+        if expires_at is not None and expires_at < self._broker_time.now_ms(now):
             self._broker_time.doubt()
             return Failure.of(Reason.STALE)
-        if served.running >= served.limit:
-            limit = {
-                "name": f"max_concurrency of {served.name}",
-                "owner": self._agent_id,
-                "used": served.running,
-                "allowed": served.limit,
-            }
-            message = f"{self._agent_id} already works on {served.running} calls of {served.name}, its limit"
-            return Failure.of(Reason.OVERLOADED, message, retry_after_ms=self._wait_ms(served), limit=limit)
         return None
 
-    def _wait_ms(self, served: Served) -> int:
-        """Estimate when a slot falls free: the mean time of a call over the slots, 10 ms to 1 s."""
-        mean_ms = served.busy_ms / served.done if served.done else 100.0
-        return int(min(1000.0, max(10.0, mean_ms / served.limit)))
+    # -- places --------------------------------------------------------------------------------------
+
+    def _take_place(self, job: Job) -> Failure | None:
+        """Take a place for the job, or one in the queue; the refusal where there is neither (GUARD-1, GUARD-2)."""
+        places = job.served.places
+        outcome = places.take(job.envelope.priority)
+        if outcome is TAKEN:
+            job.holds_slot = True
+            return None
+        if isinstance(outcome, Full):
+            return overloaded(job.served, outcome)
+        if job.served.name in (job.envelope.chain or ()):
+            # It is nested in a call of itself, whose place it would wait for (CALL-4).
+            self._hand_on(places.leave(outcome.waiter))
+            return overloaded(job.served, None)
+        job.waiter = outcome.waiter
+        outcome.waiter.wakes = job
+        if outcome.shed is not None:
+            self._turn_away(outcome.shed.wakes, overloaded(job.served, None))
+        return None
+
+    def _hand_on(self, waiter: Waiter | None) -> None:
+        """Begin the work of whoever has a place now."""
+        if waiter is not None:
+            job: Job = waiter.wakes
+            waiter.move(Place.LEFT)  # From here on the place is the job's, as anybody else's is.
+            job.waiter = None
+            job.holds_slot = True
+            self._crew.submit(job)
+
+    def _turn_away(self, job: Job, failure: Failure) -> None:
+        """End a job that waited for a place, and did not get one."""
+        job.waiter = None
+        job.served.refused += 1
+        if job.wants_answer:
+            self._refuse(job, failure)
+        self._forget(job)
 
     def _refuse(self, job: Job, failure: Failure) -> None:
         self._answers.refuse(
@@ -177,8 +208,12 @@ class Inbound:
         """The caller left: end the handler's scope. Works on a saturated agent, since it takes no slot."""
         job = self._by_message.get(message_id)
         if job is None:
-            return False
-        job.stop(EndedBy.CANCEL)
+            for young in self._young:
+                if young.envelope.message_id == message_id:
+                    job = young
+            if job is None:
+                return False
+        self._stop(job, EndedBy.CANCEL)
         return True
 
     def credit(self, stream_id: str, size: int) -> None:
@@ -192,24 +227,33 @@ class Inbound:
         self._streams.reader_is_gone(delivery)
 
     def _on_due(self, job: Job) -> None:
-        job.stop(EndedBy.DEADLINE)
+        self._stop(job, EndedBy.DEADLINE)
 
-    def _accept_later(self, job: Job) -> None:
-        due = job.received + ACCEPT_AFTER_S
-        self._to_accept.append((due, job))
-        if self._accept_timer is None:
-            self._accept_timer = self._loop.call_at(due, self._accept_due)
+    def _stop(self, job: Job, why: EndedBy) -> None:
+        if job.waiter is None:
+            job.stop(why)
+            return
+        self._hand_on(job.served.places.leave(job.waiter))
+        self._turn_away(job, Failure.of(_ENDS[why], executed=Executed.NO))
 
-    def _accept_due(self) -> None:
-        self._accept_timer = None
+    def _look_after(self) -> None:
+        """Take the jobs that are no longer young: they get a place on the wheel, and their callers a word."""
+        self._look = None
         now = monotonic()
-        queue = self._to_accept
-        while queue and (queue[0][1].finished or queue[0][0] <= now):
-            _, job = queue.popleft()
-            if not job.finished and not job.accepted:
+        grown = []
+        for job in self._young:
+            if job.received + ACCEPT_AFTER_S > now:
+                self._look = self._loop.call_at(job.received + ACCEPT_AFTER_S, self._look_after)
+                break
+            grown.append(job)
+        for job in grown:
+            del self._young[job]
+            self._elder.add(job)
+            self._by_message[job.envelope.message_id] = job
+            if not job.slot:
+                job.slot = self._wheel.add(job, job.deadline)
+            if job.envelope.frames and job.wants_answer and not job.accepted:
                 self._answers.accepted(job)
-        if queue:
-            self._accept_timer = self._loop.call_at(queue[0][0], self._accept_due)
 
     # -- the order of the work -----------------------------------------------------------------------
 
@@ -231,12 +275,17 @@ class Inbound:
             args, kwargs = handler.arguments(params, context)
             # 4 inherit, for nested calls
             enter(self._context_of(job))
-            ambient.enter(self._bus)
             # 5 run under the caller's deadline, unless this process stood still since it was received
             if self._guard.is_stale(job.received):
                 raise Unreachable(reason=Reason.STALE)
             job.started = job.handed_over = True
-            if job.served.is_stream:
+            if job.served.in_loop:
+                try:
+                    value = await handler.function(*args, **kwargs)
+                finally:
+                    self._free(job)
+                value = handler.result(value)
+            elif job.served.is_stream:
                 value = await self._streams.run(job, args, kwargs, on_late=partial(self._free, job))
             else:
                 value = await job.served.executor.run(handler, args, kwargs, on_late=partial(self._free, job))
@@ -251,13 +300,13 @@ class Inbound:
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         # 7 answer
         try:
-            if job.wants_answer:
+            if job.wants_answer and not (failure is None and self._answer_small(job, value)):
                 await self._answer(job, value, failure)
         except asyncio.CancelledError:
             failure = self._ended(job)
             self._refuse(job, failure)
         except Exception as error:  # noqa: BLE001 - what cannot be told must not leave its caller waiting
-            _log.error("an answer of %s was lost: %s [%s]", job.served.name, _where(error), _reach_id(job))
+            _log.error("an answer of %s was lost: %s [%s]", job.served.name, where(error), _reach_id(job))
             failure = Failure.of(Reason.BAD_RESULT)
             self._refuse(job, failure)
         finally:
@@ -271,27 +320,30 @@ class Inbound:
 
     def _context_of(self, job: Job) -> CallContext:
         envelope = job.envelope
-        trace = envelope.trace
+        trace = envelope.trace or NO_TRACE
+        chain = job.served.chain
         return CallContext(
-            deadline=job.deadline,
-            trace_id=None if trace is None else trace.trace_id,
-            span_id=None if trace is None else trace.span_id,
-            started_at=0 if trace is None else trace.started_at,
-            session_id=envelope.session_id,
-            tenant=envelope.tenant,
-            task_id=envelope.task_id,
-            agent_id=self._agent_id,
-            trigger=envelope.trigger,
-            chain=job.served.chain,
-            marks=job.marks,
-            wants_hops=trace is not None and bool(trace.hops),
+            job.deadline,
+            trace.trace_id or None,
+            trace.span_id or None,
+            trace.started_at,
+            envelope.session_id,
+            envelope.tenant,
+            envelope.task_id,
+            self._agent_id,
+            envelope.trigger,
+            chain if envelope.chain is None else (*envelope.chain, *chain),
+            job.marks,
+            bool(trace.hops),
         )
 
     def _free(self, job: Job) -> None:
         """Give the slot back: when the work no longer occupies it, which for a thread is when it returns (CALL-4)."""
         if job.holds_slot:
             job.holds_slot = False
-            job.served.running -= 1
+            waiter = job.served.places.give_back()
+            if waiter is not None:
+                self._hand_on(waiter)
 
     def _ended(self, job: Job) -> Failure:
         """Say what became of a job that was stopped from outside."""
@@ -299,27 +351,32 @@ class Inbound:
         if task is not None:
             task.uncancel()
         executed = Executed.MAYBE if job.started else Executed.NO
-        if job.ended_by is EndedBy.DEADLINE:
-            return Failure.of(Reason.DEADLINE, executed=executed)
-        if job.ended_by is EndedBy.CANCEL:
-            return Failure.of(Reason.CANCELLED, executed=executed)
-        if job.ended_by is EndedBy.STOP:
-            return Failure.of(Reason.INSTANCE_GONE, executed=executed)
+        if job.ended_by is not None:
+            return Failure.of(_ENDS[job.ended_by], executed=executed)
         # The handler cancelled itself: its own mistake, and nobody else's.
         return Failure.of(Reason.HANDLER_ERROR)
 
     def _failure(self, job: Job, error: BaseException) -> Failure:
         """Say what a caller may know of an exception; the rest goes to the agent's own log, without values."""
         if isinstance(error, NotExecuted):
-            _log.warning("%s did nothing: %s [%s]", job.served.name, _where(error), _reach_id(job))
+            _log.warning("%s did nothing: %s [%s]", job.served.name, where(error), _reach_id(job))
             return Failure.of(Reason.HANDLER_ERROR, executed=Executed.NO)
         known = failure_of(error)
         if known is not None:
             if not job.started:
                 known.executed = Executed.NO
             return known
-        _log.error("%s failed: %s [%s]", job.served.name, _where(error), _reach_id(job))
+        _log.error("%s failed: %s [%s]", job.served.name, where(error), _reach_id(job))
         return Failure.of(Reason.HANDLER_ERROR)
+
+    def _answer_small(self, job: Job, value: Any) -> bool:
+        """Answer in the usual way: a good result, in one message that says nothing unusual. False where it is not."""
+        envelope, marks = job.envelope, job.marks
+        plain = envelope.frames and not (job.as_json or marks.retried or marks.hops or job.served.is_stream)
+        if not plain or marks.cost is not None or (envelope.trace is not None and envelope.trace.hops):
+            return False
+        latency_ms = (monotonic() - job.received) * 1000
+        return self._answers.good(job.reply_to, value, envelope.message_id, envelope.attempt, latency_ms)
 
     async def _answer(self, job: Job, value: Any, failure: Failure | None) -> None:
         # A result that was refused stays here: it may be anything.
@@ -372,79 +429,65 @@ class Inbound:
     def _finish(self, job: Job, failure: Failure | None) -> None:
         """Give everything back; a slot that a thread still holds follows when it returns."""
         served = job.served
-        job.finished = True
-        self._jobs.discard(job)
-        if self._by_message.get(job.envelope.message_id) is job:
-            del self._by_message[job.envelope.message_id]
-        self._wheel.discard(job, job.slot)
         served.done += 1
-        served.failed += failure is not None
         took_ms = (monotonic() - job.received) * 1000
         served.busy_ms += took_ms
-        self._bus.metrics.request_served(served.name, failure, took_ms)
+        if failure is None and served.tally is not None:
+            served.tally.good(took_ms)
+        else:
+            served.failed += failure is not None
+            self._bus.metrics.request_served(served.name, failure, took_ms)
         if not job.handed_over:
             self._free(job)
         elif job.holds_slot:
             _log.warning(
                 "%s cannot be stopped and keeps its place until it ends [%s]", served.name, _reach_id(job)
             )
-        if not self._jobs:
+        self._forget(job)
+
+    def _forget(self, job: Job) -> None:
+        """Let go of a job that has ended."""
+        job.finished = True
+        job.task = None
+        if job in self._young:
+            del self._young[job]
+        else:
+            self._elder.discard(job)
+        if job.slot:
+            self._wheel.discard(job, job.slot)
+        message_id = job.envelope.message_id
+        if self._by_message and self._by_message.get(message_id) is job:
+            del self._by_message[message_id]
+        if self._idle is not None and not self.inflight:
             self._idle.set()
 
     # -- end -----------------------------------------------------------------------------------------
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is in work; whether that came about in time."""
+        if not self.inflight:
+            return True
+        self._idle = asyncio.Event()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
             return False
+        finally:
+            self._idle = None
         return True
 
     async def close(self) -> None:
         """End what still runs (its callers are told), and await every task that was started here."""
-        for job in list(self._jobs):
-            job.stop(EndedBy.STOP)
+        for job in [*self._elder, *self._young]:
+            self._stop(job, EndedBy.STOP)
         await self.wait_idle(END_S)
         await self._crew.close(END_S)
-        if self._accept_timer is not None:
-            self._accept_timer.cancel()
-            self._accept_timer = None
-        self._to_accept.clear()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         self._wheel.close()
-
-
-def _too_large(job: Job, size: int) -> Failure | None:
-    """Refuse a payload over the card's limit; an envelope is not counted."""
-    most = job.served.card.max_payload_bytes
-    size = min(size, len(codec.pack(job.envelope.payload)) if job.envelope.frames else size)
-    if size <= most:
-        return None
-    message = f"the payload has {size} bytes; {job.served.name} takes at most {most}"
-    return Failure.of(Reason.TOO_LARGE, message)
 
 
 def _reach_id(job: Job) -> str:
     return ids.reach_id_of(job.envelope.message_id)
-
-
-def _where(error: BaseException) -> str:
-    """Name an exception and its place, also of one that was raised in a worker process."""
-    return str(error) if isinstance(error, HandlerRaised) else where_raised(error)
-
-
-def _leave() -> None:
-    leave()
-    ambient.leave()
-
-
-def where_raised(error: BaseException) -> str:
-    """Name an exception's type and the line that raised it: enough to find the bug, without any value in it."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    if frame is None:
-        return type(error).__name__
-    code = frame.tb_frame.f_code
-    return f"{type(error).__name__} at {code.co_filename}:{frame.tb_lineno} in {code.co_name}"

@@ -124,6 +124,7 @@ class Instance:
     async def join(self) -> None:
         """Take requests from now on."""
         for one in self.served:
+            one.tally = self._core.metrics.served_tally(one.name)
             await one.executor.start()
         self._service = Service(
             self._connection, self._agent.card(self.name, self.generation), stats=lambda: self.served

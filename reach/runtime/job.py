@@ -7,17 +7,20 @@ it was ended, so that the pipeline can say truthfully what is known about execut
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from reach.call.context import Marks
+from reach.policy.bulkhead import Bulkhead, Waiter
+from reach.runtime.executor import AsyncExecutor, Executor
+from reach.wire.envelope import Envelope
 
 if TYPE_CHECKING:
-    from reach.runtime.executor import Executor
+    from reach.observe.metrics import Tally
     from reach.runtime.signature import Handler
     from reach.wire.card import CapabilityCard
-    from reach.wire.envelope import Envelope
 
 
 class EndedBy(StrEnum):
@@ -28,34 +31,57 @@ class EndedBy(StrEnum):
     STOP = "stop"
 
 
-@dataclass(slots=True)
 class Served:
-    """One capability of one agent. `running` counts slots that are taken, threads that cannot be stopped included."""
+    """One capability of one agent, with its places and figures.
 
-    card: CapabilityCard
-    handler: Handler
-    executor: Executor
-    limit: int
-    timeout_s: float
-    running: int = 0
-    refused: int = 0
-    done: int = 0
-    failed: int = 0
-    busy_ms: float = 0.0
+    `places` are taken by what runs, threads that cannot be stopped included; `mean_ms` is how long one is held.
+    """
 
-    is_stream: bool = False
-    name: str = ""
-    """The capability's name, from its card."""
-    chain: tuple[str, ...] = ()
-    """What nested calls have above them: this capability."""
+    def __init__(
+        self,
+        card: CapabilityCard,
+        handler: Handler,
+        executor: Executor,
+        places: Bulkhead,
+        timeout_s: float,
+        *,
+        is_stream: bool = False,
+    ) -> None:
+        self.card = card
+        self.handler = handler
+        self.executor = executor
+        self.places = places
+        self.timeout_s = timeout_s
+        self.is_stream = is_stream
+        self.name = card.tag
+        self.chain = (card.tag,)
+        """What nested calls have above them: this capability."""
+        self.in_loop = not is_stream and isinstance(executor, AsyncExecutor)
+        """Whether its handler is a coroutine, which needs nothing around it."""
+        self.refused = 0
+        self.done = 0
+        self.failed = 0
+        self.busy_ms = 0.0
+        self.tally: Tally | None = None
+        """Where its good answers are counted; set by the instance that serves it."""
 
-    def __post_init__(self) -> None:
-        self.name = self.card.tag
-        self.chain = (self.name,)
+    @property
+    def running(self) -> int:
+        """Places that are taken."""
+        return self.places.used
+
+    @property
+    def limit(self) -> int:
+        """How many there are."""
+        return self.places.limit
+
+    @property
+    def mean_ms(self) -> float:
+        """How long a place is held on the average; 100 ms until anything is known."""
+        return self.busy_ms / self.done if self.done else 100.0
 
 
-@dataclass(slots=True, eq=False)
-class Job:
+class Job(Struct, gc=False, eq=False):
     """One request in work. Times are loop seconds; `reply_to` is empty when nobody waits for an answer."""
 
     served: Served
@@ -73,6 +99,8 @@ class Job:
     holds_slot: bool = False
     accepted: bool = False
     ended_by: EndedBy | None = None
+    waiter: Waiter | None = None
+    """Its place in the queue, as long as it waits there."""
     marks: Marks = field(default_factory=Marks)
     credit: int = 0
     grants: int = 0

@@ -42,10 +42,14 @@ class Counted(Protocol):
         """The capability."""
         ...
 
+    @property
+    def running(self) -> int:
+        """Requests in work."""
+        ...
+
     done: int
     failed: int
     refused: int
-    running: int
     busy_ms: float
 
 

@@ -25,6 +25,9 @@ from reach.wire.whole import MAX_WHOLE, Count, Whole, whole
 VERSION: Final = 1
 """Version of the wire. A higher one is refused by name; unknown fields of the same version are ignored."""
 
+MAX_CHAIN: Final = 64
+"""Most capabilities that a call may be nested in: deeper is a circle."""
+
 MessageType = Literal["request", "stream", "task", "event"]
 Priority = Literal["core", "normal", "offline"]
 _TYPES: Final = get_args(MessageType)
@@ -70,7 +73,8 @@ class Envelope(Struct, omit_defaults=True, gc=False):
 
     `timeout_ms` is what is left when it is sent; `expires_at` the same as epoch milliseconds of the broker.
     `frames` says that the sender understands frames; everybody else gets exactly one message back.
-    `blob` (`{bucket, name, size}`) stands in for a payload that was too large for one message.
+    `blob` (`{bucket, name, size}`) stands in for a payload that was too large for one message. `chain` names the
+    capabilities that this call is nested in: it never queues behind itself.
     """
 
     payload: dict[str, Any] = field(default_factory=_no_parameters)
@@ -94,6 +98,7 @@ class Envelope(Struct, omit_defaults=True, gc=False):
     trigger: dict[str, Any] | None = None
     blob: BlobRef | None = None
     trace: Trace | None = None
+    chain: Annotated[list[str], Field(max_length=MAX_CHAIN)] | None = None
 
     def to_map(self) -> dict[str, Any]:  # noqa: C901, PLR0912 - a loop is twice as slow
         """Give the wire form; what has its default is left out."""
@@ -136,6 +141,8 @@ class Envelope(Struct, omit_defaults=True, gc=False):
             m["trigger"] = self.trigger
         if self.blob is not None:
             m["blob"] = self.blob
+        if self.chain is not None:
+            m["chain"] = self.chain
         return m
 
     def pack(self) -> bytes:
@@ -159,6 +166,7 @@ class Envelope(Struct, omit_defaults=True, gc=False):
             if (
                 (sent.trace is None or sent.trace.is_sound)
                 and (sent.blob is None or is_blob(sent.blob))
+                and (sent.chain is None or len(sent.chain) <= MAX_CHAIN)
                 and len(data) <= codec.MAX_BYTES
             ):
                 if "params" in payload:
@@ -220,6 +228,8 @@ class Envelope(Struct, omit_defaults=True, gc=False):
             raise _wrong("blob", "a map {bucket, name, size}", blob)
         if (trace := get("trace")) is not None:
             trace = _trace(trace)
+        if (chain := get("chain")) is not None and not _is_chain(chain):
+            raise _wrong("chain", f"a list of at most {MAX_CHAIN} texts", chain)
         return cls(
             payload,
             message_id,
@@ -242,6 +252,7 @@ class Envelope(Struct, omit_defaults=True, gc=False):
             trigger,
             blob,
             trace,
+            chain,
         )
 
 
@@ -286,6 +297,10 @@ def is_blob(value: Any) -> bool:
         and 1 <= len(name) <= _MAX_BLOB_NAME
         and whole(size) is not None
     )
+
+
+def _is_chain(value: Any) -> bool:
+    return type(value) is list and len(value) <= MAX_CHAIN and all(type(item) is str for item in value)
 
 
 def _version(value: Any) -> int:

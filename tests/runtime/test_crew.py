@@ -27,7 +27,7 @@ async def test_items_that_never_wait_share_one_task() -> None:
     async def work(item: int, task: asyncio.Task) -> None:
         seen.append((item, task))
 
-    crew = Crew(work, reset=nothing)
+    crew = Crew(work, enter=nothing, reset=nothing)
     for item in range(100):
         crew.submit(item)
     await settle()
@@ -50,7 +50,7 @@ async def test_items_that_wait_run_at_once(count: int) -> None:
         await go_on.wait()
         done += 1
 
-    crew = Crew(work, reset=nothing)
+    crew = Crew(work, enter=nothing, reset=nothing)
     for item in range(count):
         crew.submit(item)
     await settle()
@@ -71,7 +71,7 @@ async def test_what_comes_while_others_wait_is_not_kept_waiting() -> None:
             await go_on.wait()
         seen.append(item)
 
-    crew = Crew(work, reset=nothing)
+    crew = Crew(work, enter=nothing, reset=nothing)
     crew.submit("waits")
     await settle()
     crew.submit("quick")
@@ -91,7 +91,7 @@ async def test_context_variables_never_reach_the_next_item() -> None:
         seen.append(left_behind.get())
         left_behind.set(item)
 
-    crew = Crew(work, reset=nothing)
+    crew = Crew(work, enter=nothing, reset=nothing)
     for item in "abc":
         crew.submit(item)
         await settle()
@@ -110,7 +110,7 @@ async def test_our_own_variables_are_reset() -> None:
         left_behind.set(item)
         tasks.add(task)
 
-    crew = Crew(work, reset=lambda: left_behind.set("nothing") and None)
+    crew = Crew(work, enter=nothing, reset=lambda: left_behind.set("nothing") and None)
     for item in "abcdef":
         crew.submit(item)
         await settle()
@@ -129,7 +129,7 @@ async def test_a_cancellation_left_behind_ends_the_hand_only() -> None:
         await asyncio.sleep(0)
         seen.append(item)
 
-    crew = Crew(work, reset=nothing)
+    crew = Crew(work, enter=nothing, reset=nothing)
     for item in ("bad", "good", "bad", "good"):
         crew.submit(item)
     await settle()
@@ -144,7 +144,7 @@ async def test_cancelling_everything_ends_idle_hands() -> None:
     async def work(item: int, _task: asyncio.Task) -> None:
         seen.append(item)
 
-    crew = Crew(work, reset=nothing)
+    crew = Crew(work, enter=nothing, reset=nothing)
     crew.submit(1)
     await settle()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
