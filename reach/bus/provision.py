@@ -1,4 +1,4 @@
-"""The buckets that exist from the start: made where they are missing, and verified before they are relied on.
+"""The buckets and streams that exist from the start: made where missing, and verified before they are relied on.
 
 A publish to a subject that no stream covers is not refused, it times out; a bucket that exists with other
 rules fails later and elsewhere. So the platform makes what is missing, puts right what may be changed on a
@@ -18,6 +18,7 @@ from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
+from reach.bus.streams import TASK_STREAMS, Stream, ensure_stream
 from reach.errors import ConfigError
 
 HOUR_S = 3600.0
@@ -98,21 +99,26 @@ STORES: tuple[Store, ...] = (
 
 
 async def provision(
-    jetstream: JetStreamContext, *, stores: Sequence[Store] = STORES, replicas: int = 1
+    jetstream: JetStreamContext,
+    *,
+    stores: Sequence[Store] = STORES,
+    streams: Sequence[Stream] = TASK_STREAMS,
+    replicas: int = 1,
 ) -> tuple[str, ...]:
-    """Make, put right and verify the stores.
+    """Make, put right and verify the stores and streams.
 
     Args:
         jetstream: Of a connection that may do so: role platform.
-        stores: What must exist.
-        replicas: Copies in a cluster, of what is made here.
+        stores: Buckets that must exist.
+        streams: Streams that must exist (those of tasks).
+        replicas: Copies in a cluster, of what is made here; streams that have fewer get so many.
 
     Returns:
-        Names of the buckets that were made or changed; empty when all was as it should be.
+        Names of the buckets and streams that were made or changed; empty when all was as it should be.
 
     Raises:
-        ConfigError: JetStream is off or full, or a bucket exists that cannot serve; says which, why, and
-        the cure.
+        ConfigError: JetStream is off or full, or a bucket or stream exists that cannot serve; says which, why,
+        and the cure.
     """
     changed: list[str] = []
     for store in stores:
@@ -121,12 +127,20 @@ async def provision(
                 changed.append(store.bucket)
             await _verify(jetstream, store)
         except APIError as exc:
-            raise ConfigError(_explain(exc, store)) from exc
-        except NatsTimeout as exc:  # What the broker refuses a role is never answered.
-            raise ConfigError(
-                f"JetStream did not answer about bucket {store.bucket}. Right would be a login that may manage "
-                "streams: role platform (its key is in the state folder), or a user of a NATS of your own."
-            ) from exc
+            raise ConfigError(_explain(exc, f"Bucket {store.bucket}", store.subjects)) from exc
+        except NatsTimeout as exc:
+            raise ConfigError(_silent(f"bucket {store.bucket}")) from exc
+    for stream in streams:
+        try:
+            done, reasons = await ensure_stream(jetstream, stream, replicas=replicas)
+        except APIError as exc:
+            raise ConfigError(_explain(exc, f"Stream {stream.name}", stream.subjects)) from exc
+        except NatsTimeout as exc:
+            raise ConfigError(_silent(f"stream {stream.name}")) from exc
+        if reasons:
+            raise ConfigError(_unusable(f"Stream {stream.name}", stream.name, reasons))
+        if done:
+            changed.append(stream.name)
     return tuple(changed)
 
 
@@ -235,24 +249,35 @@ async def _verify(jetstream: JetStreamContext, store: Store) -> None:
 
 
 def _incompatible(store: Store, reasons: Iterable[str]) -> str:
+    return _unusable(f"Bucket {store.bucket} (stream {store.stream})", store.stream, reasons)
+
+
+def _unusable(what: str, stream: str, reasons: Iterable[str]) -> str:
     return (
-        f"Bucket {store.bucket} (stream {store.stream}) cannot be used: {'; '.join(reasons)}. "
-        f"If nothing needs it, remove it with `nats stream rm {store.stream}` and start again; "
+        f"{what} cannot be used: {'; '.join(reasons)}. "
+        f"If nothing needs it, remove it with `nats stream rm {stream}` and start again; "
         "else use another NATS account."
     )
 
 
-def _explain(exc: APIError, store: Store) -> str:
+def _silent(what: str) -> str:
+    # What the broker refuses a role is never answered.
+    return (
+        f"JetStream did not answer about {what}. Right would be a login that may manage "
+        "streams: role platform (its key is in the state folder), or a user of a NATS of your own."
+    )
+
+
+def _explain(exc: APIError, what: str, subjects: Sequence[str]) -> str:
     if exc.err_code == _SUBJECT_OVERLAP:
-        subjects = ", ".join(store.subjects)
         return (
-            f"Bucket {store.bucket} cannot be made: another stream already stores {subjects}. "
-            f"Find it with `nats stream ls --subject '{store.subjects[0]}'`, and remove it, "
+            f"{what} cannot be made: another stream already stores {', '.join(subjects)}. "
+            f"Find it with `nats stream ls --subject '{subjects[0]}'`, and remove it, "
             "or use another account."
         )
     if exc.err_code in _OUT_OF_STORAGE:
         return (
-            f"Bucket {store.bucket} cannot be made: JetStream has no room ({exc.description}). "
+            f"{what} cannot be made: JetStream has no room ({exc.description}). "
             "Make room on the disk of its store, or raise max_file_store."
         )
     if isinstance(exc, ServiceUnavailableError):
@@ -260,4 +285,4 @@ def _explain(exc: APIError, store: Store) -> str:
             f"JetStream is not there ({exc.description or 'off, or not enabled for this account'}). "
             "Right would be a server with JetStream on, and an account that may use it."
         )
-    return f"Bucket {store.bucket} cannot be made: {exc.description} ({exc.err_code})."
+    return f"{what} cannot be made: {exc.description} ({exc.err_code})."

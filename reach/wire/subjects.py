@@ -92,6 +92,39 @@ def alert(kind: str) -> str:
     return "reach.alert." + kind
 
 
+def task_event(state: str, tenant: str, task_id: str, capability: str) -> str:
+    """One change of state in the life of a task."""
+    return f"task.event.{state}.{tenant}.{task_id}.{capability}"
+
+
+def task_events(tenant: str, task_id: str) -> str:
+    """All events of one task: what its compare-and-set is over."""
+    return f"task.event.*.{tenant}.{task_id}.>"
+
+
+def task_submit(capability: str) -> str:
+    """Work to do, in the work queue."""
+    return "task.submit." + capability
+
+
+def task_input(tenant: str, task_id: str) -> str:
+    """An answer to what a task asked."""
+    return f"task.input.{tenant}.{task_id}"
+
+
+def task_cancel(tenant: str, task_id: str) -> str:
+    """The wish that a task end."""
+    return f"task.cancel.{tenant}.{task_id}"
+
+
+def task_place(subject: str) -> tuple[str, str, str, str] | None:
+    """Split an event's subject into state, tenant, task and capability; None for another subject."""
+    parts = subject.split(".", 5)
+    if len(parts) <= 5 or parts[0] != "task" or parts[1] != "event" or not parts[5]:  # noqa: PLR2004 - see above
+        return None
+    return parts[2], parts[3], parts[4], parts[5]
+
+
 REGISTER: Final = "reach.register"
 """Registration requests of instances."""
 

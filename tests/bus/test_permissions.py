@@ -27,14 +27,12 @@ WITHOUT_AGENT = (Role.CALLER, Role.OPERATOR)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """One server with everything provisioned, and the streams of later issues beside it."""
+    """One server with everything provisioned, and a durable consumer of the events."""
 
     async def prepare(running: EmbeddedServer) -> None:
         async with _connected(running, Role.PLATFORM) as (client, _):
             jetstream = client.jetstream()
             await provision(jetstream)
-            await jetstream.add_stream(name="REACH_TASK_EVENTS", subjects=["task.event.>"])
-            await jetstream.add_stream(name="REACH_TASKS", subjects=["task.submit.>"], retention="workqueue")
             await jetstream.add_consumer("REACH_TASK_EVENTS", name="tasks", durable_name="tasks")
 
     home = tmp_path_factory.mktemp("home")

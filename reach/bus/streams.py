@@ -1,0 +1,177 @@
+"""The two streams that tasks live in: made where missing, changed in place where that can be, verified, or refused.
+
+`REACH_TASK_EVENTS` keeps what happened, for whoever asks later. `REACH_TASKS` is the work queue: it sources what was
+queued there, under the capability's name alone, and takes what scripts publish plainly. What a living stream cannot
+become (a work queue out of a log, a schedule-taker into one that is none) is told with the cure, before anything
+relies on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nats.js import JetStreamContext, api
+from nats.js.errors import APIError, NotFoundError
+
+DAY_S: Final = 86_400.0
+
+EVENTS_KEPT_S: Final = 7 * DAY_S
+"""How long events stay: as long as the blobs of tasks, and the records of calls."""
+
+DEDUPE_S: Final = 120.0
+"""The window in which a script's `Nats-Msg-Id` counts: NATS's own default. Nothing of ours relies on it."""
+
+REPLICAS_IN_A_CLUSTER: Final = 3
+_NAME_IN_USE: Final = 10058
+
+ALL_QUEUED: Final = "task.event.queued.*.*.>"
+ALL_WORK: Final = "task.submit.>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """One stream as it must be. `sources` are `(stream, subjects there, subjects here)`."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: api.RetentionPolicy = api.RetentionPolicy.LIMITS
+    max_age_s: float = 0.0
+    schedules: bool = False
+    sources: tuple[tuple[str, str, str], ...] = ()
+
+
+TASK_STREAMS: Final[tuple[Stream, ...]] = (
+    Stream(
+        name="REACH_TASK_EVENTS",
+        subjects=("task.event.>",),
+        max_age_s=EVENTS_KEPT_S,
+        schedules=True,
+    ),
+    Stream(
+        name="REACH_TASKS",
+        subjects=(ALL_WORK,),
+        retention=api.RetentionPolicy.WORK_QUEUE,
+        sources=(("REACH_TASK_EVENTS", ALL_QUEUED, ALL_WORK),),
+    ),
+)
+"""In the order in which they are made: the queue sources the events."""
+
+
+def config(stream: Stream, *, replicas: int = 1) -> api.StreamConfig:
+    """Give a stream's configuration as it is made."""
+    return api.StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=stream.retention,
+        storage=api.StorageType.FILE,
+        # A stream with schedules knows no other; nothing is discarded, since no number is limited.
+        discard=api.DiscardPolicy.OLD,
+        num_replicas=replicas,
+        max_age=stream.max_age_s,
+        duplicate_window=DEDUPE_S,
+        allow_direct=True,
+        allow_msg_ttl=stream.schedules or None,
+        allow_msg_schedules=stream.schedules or None,
+        sources=_sources(stream) or None,
+    )
+
+
+def faults(found: api.StreamConfig, stream: Stream) -> tuple[str, ...]:
+    """Why an existing stream cannot be made into what it must be, in words; empty when it can."""
+    reasons = []
+    if (found.retention or api.RetentionPolicy.LIMITS) != stream.retention:
+        reasons.append(f"its retention is {found.retention}, and must be {stream.retention.value}")
+    if found.storage not in {None, api.StorageType.FILE}:
+        reasons.append("it is kept in memory, and must be kept in files")
+    if found.sealed:
+        reasons.append("it is sealed")
+    if found.mirror is not None:
+        reasons.append("it mirrors another stream, and must be written to")
+    if found.no_ack:
+        reasons.append("it does not acknowledge")
+    return tuple(reasons)
+
+
+def corrections(found: api.StreamConfig, stream: Stream, *, replicas: int = 1) -> dict[str, Any]:
+    """What to change on an existing stream; empty when it is as it should be.
+
+    More copies than are asked for, limits, placement and descriptions are an operator's choice, and stay.
+    """
+    changes: dict[str, Any] = {}
+    missing = [subject for subject in stream.subjects if subject not in (found.subjects or ())]
+    if missing:
+        changes["subjects"] = [*(found.subjects or ()), *missing]
+    if (found.max_age or 0.0) != stream.max_age_s:
+        changes["max_age"] = stream.max_age_s
+    if not found.allow_direct:
+        changes["allow_direct"] = True
+    if stream.schedules and not found.allow_msg_ttl:
+        changes["allow_msg_ttl"] = True
+    if stream.schedules and not found.allow_msg_schedules:
+        changes["allow_msg_schedules"] = True
+        changes["discard"] = api.DiscardPolicy.OLD
+    if _named(found.sources) != _named(_sources(stream)):
+        changes["sources"] = _sources(stream)
+    if (found.num_replicas or 1) < replicas:
+        changes["num_replicas"] = replicas
+    return changes
+
+
+async def ensure_stream(
+    jetstream: JetStreamContext, stream: Stream, *, replicas: int = 1
+) -> tuple[bool, tuple[str, ...]]:
+    """Make or change one stream, and verify it: whether anything was done, and why it cannot be used.
+
+    Raises `nats.js.errors.APIError` for what the server refuses.
+    """
+    changed = False
+    try:
+        found = (await jetstream.stream_info(stream.name)).config
+    except NotFoundError:
+        changed = True
+        try:
+            await jetstream.add_stream(config(stream, replicas=replicas))
+        except APIError as exc:
+            # Another platform was first, with other settings of its own: judge what is there now.
+            if exc.err_code != _NAME_IN_USE:
+                raise
+        found = (await jetstream.stream_info(stream.name)).config
+    if reasons := faults(found, stream):
+        return changed, reasons
+    if changes := corrections(found, stream, replicas=replicas):
+        await jetstream.update_stream(found, **changes)
+        changed = True
+    return changed, await _verified(jetstream, stream)
+
+
+async def _verified(jetstream: JetStreamContext, stream: Stream) -> tuple[str, ...]:
+    """Ask the server which stream has each subject, and whether the sourcing is there (case 16)."""
+    reasons = []
+    for subject in stream.subjects:
+        try:
+            holder = await jetstream.find_stream_name_by_subject(subject)
+        except NotFoundError:
+            holder = "no stream"
+        if holder != stream.name:
+            reasons.append(f"{subject} is stored by {holder}")
+    kept = (await jetstream.stream_info(stream.name)).config
+    if _named(kept.sources) != _named(_sources(stream)):
+        reasons.append("it does not source what it must: is this server older than 2.10?")
+    if stream.schedules and not kept.allow_msg_schedules:
+        reasons.append("it takes no schedules: is this server older than 2.12?")
+    return tuple(reasons)
+
+
+def _sources(stream: Stream) -> list[api.StreamSource]:
+    return [
+        api.StreamSource(name=name, subject_transforms=[api.SubjectTransform(src=there, dest=here)])
+        for name, there, here in stream.sources
+    ]
+
+
+def _named(sources: list[api.StreamSource] | None) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    return [
+        (source.name, tuple((one.src, one.dest) for one in source.subject_transforms or ()))
+        for source in sources or ()
+    ]
