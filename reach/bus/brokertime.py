@@ -28,6 +28,9 @@ MAX_ROUND_TRIP_S: Final = 0.5
 JUMP_S: Final = 0.25
 """A wall clock that has moved by more than this against the steady one was set, or this machine slept."""
 
+COMPARE_S: Final = 0.05
+"""How often the wall clock is compared with the steady one by those who stamp requests."""
+
 DOUBT_S: Final = 1.0
 """The broker is asked at most this often because of a doubt."""
 
@@ -37,7 +40,7 @@ _FRACTION: Final = re.compile(r"(\.\d{6})\d*")
 class BrokerTime:
     """Offset between this machine's wall clock and the broker's."""
 
-    __slots__ = ("_asked", "_asked_wall", "_gap_s", "_inbox", "_link", "known", "offset_ms")
+    __slots__ = ("_asked", "_asked_wall", "_compared", "_gap_s", "_inbox", "_link", "known", "offset_ms")
 
     def __init__(self) -> None:
         self.offset_ms = 0
@@ -46,6 +49,7 @@ class BrokerTime:
         """Whether any server has told its time yet."""
         self._asked = 0.0
         self._asked_wall = 0.0
+        self._compared = 0.0
         self._gap_s = time.time() - monotonic()
         self._link: NatsLink | None = None
         self._inbox = ""
@@ -56,6 +60,13 @@ class BrokerTime:
         if abs(wall - (monotonic() if now is None else now) - self._gap_s) > JUMP_S:
             self.doubt()
         return int(wall * 1000) + self.offset_ms
+
+    def about_ms(self, now: float) -> int:
+        """Give the same from loop time `now` alone, for those who look often: the clocks are compared now and then."""
+        if now - self._compared > COMPARE_S:
+            self._compared = now
+            return self.now_ms(now)
+        return int((now + self._gap_s) * 1000) + self.offset_ms
 
     def doubt(self) -> None:
         """Ask once more, unless that was done just now: what we take for the broker's time may be wrong."""

@@ -39,7 +39,11 @@ _LARGE: Final = 32 * 1024
 
 
 class _QuickParser(Parser):
-    """nats-py's parser behind ours, which sees plain messages of our own subscriptions first."""
+    """nats-py's parser behind ours, which sees plain messages of our own subscriptions first.
+
+    `feed` takes bytes where they come off the socket, without a turn of the loop. What is not ours goes on to
+    nats-py's reader, and everything after it too until the read loop has been there: order is kept.
+    """
 
     def __init__(
         self,
@@ -51,23 +55,43 @@ class _QuickParser(Parser):
         self._handlers = handlers
         self._on_fault = on_fault
         self._unfinished = b""
+        self._waiting = 0  # Bytes that nats-py's reader has, and the read loop has not worked off.
 
     def reset(self) -> None:
         super().reset()
         self._unfinished = b""
 
+    def front(self, reader: Any) -> None:
+        """Stand before a stream reader from now on."""
+        gather = reader.feed_data
+        self._waiting = len(getattr(reader, "_buffer", b""))
+
+        def feed(data: bytes) -> None:
+            rest = data if self._waiting or self.buf else self._take(data)
+            if rest:
+                self._waiting += len(rest)
+                gather(rest)
+
+        reader.feed_data = feed
+
     async def parse(self, data: bytes = b"") -> None:
-        if self.buf:
-            await super().parse(data)
-            return
+        try:
+            rest = data if self.buf else self._take(data)
+            if rest:
+                await super().parse(rest)
+        finally:
+            self._waiting = max(0, self._waiting - len(data))
+
+    def _take(self, data: bytes) -> bytes:
+        """Deliver what is ours at the front; give what is not."""
         piece = self._unfinished + data if self._unfinished else data
         at, unfinished = deliver(piece, self._handlers, monotonic(), self._on_fault)
         rest = piece[at:]
-        if not rest or (unfinished and len(rest) < _LARGE):
+        if unfinished and len(rest) < _LARGE:
             self._unfinished = rest
-            return
+            return b""
         self._unfinished = b""
-        await super().parse(rest)
+        return rest
 
 
 class NatsLink(Client):
@@ -84,7 +108,7 @@ class NatsLink(Client):
         self._on_end = on_end
         self._direct: dict[bytes, Callable[[Delivery], None]] = {}
         self._on_fault = on_fault
-        self._ps = _QuickParser(self, self._direct, on_fault)
+        self._ps = self._quick = _QuickParser(self, self._direct, on_fault)
         self._write_scheduled = False
         self._running_loop = asyncio.get_running_loop()
 
@@ -94,6 +118,9 @@ class NatsLink(Client):
             # TCP lets a socket meet itself where nobody listens; it would wait, and hold the server's port.
             raise ConnectionRefusedError("nobody listens there: the connection met itself")
         await super()._process_connect_init()
+        reader = getattr(self._transport, "_io_reader", None)
+        if reader is not None:
+            self._quick.front(reader)
 
     # -- receiving -----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ view's options are the defaults of its calls. Keeping them in one frozen object 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from reach.wire import names
@@ -52,6 +52,14 @@ class Options:
     trigger: dict[str, Any] | None = None
     retry: bool = True
     trace: bool = False
+    carried: bool = field(init=False)
+    """Whether the envelope has to say anything of them."""
+
+    def __post_init__(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        self.carried = any(getattr(self, name) is not None for name in _CARRIED)
 
     def merged(self, given: CallOptions) -> Options:
         """Give these options with `given` on top, checked. Raises `TypeError`, `ValueError`, `NameRefused`."""
@@ -77,8 +85,21 @@ class Options:
         merged = Options(*(getattr(self, name) for name in _ORDER))
         for name, value in given.items():
             setattr(merged, name, value)
+        merged._look()
         return merged
 
+
+_CARRIED: Final = (
+    "target",
+    "require",
+    "prefer",
+    "idempotency_key",
+    "priority",
+    "session_id",
+    "task_id",
+    "tenant",
+    "trigger",
+)
 
 NO_OPTIONS: Final = Options()
 """The options of a call that has none; one object, so that asking is a comparison."""
@@ -88,7 +109,7 @@ _FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace"})
 _MAX_KNOWN: Final = 256
 _merged_before: dict[tuple[tuple[str, object], ...], Options] = {}
 
-_ORDER: Final = tuple(field.name for field in fields(Options))
+_ORDER: Final = tuple(one.name for one in fields(Options) if one.init)
 _NAMES: Final = frozenset(_ORDER)
 _TOKENS: Final[tuple[Literal["target", "session_id", "task_id", "tenant"], ...]] = (
     "target",

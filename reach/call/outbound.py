@@ -325,7 +325,7 @@ class Outbound:
         envelope = call.envelope
         envelope.attempt = len(call.attempts) + 1
         envelope.timeout_ms = left_ms or 1
-        envelope.expires_at = self.connection.broker_time.now_ms(now) + left_ms
+        envelope.expires_at = self.connection.broker_time.about_ms(now) + left_ms
         return now + share_s
 
     def note(self, call: Call, pending: Pending, outcome: Reply | Failure) -> None:

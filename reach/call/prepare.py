@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from reach import ids
 from reach.call.call import Call
 from reach.call.context import NOTHING_AROUND, current
-from reach.call.options import NO_OPTIONS
 from reach.call.scopes import scope_deadline
 from reach.wire import codec
 from reach.wire.envelope import MAX_CHAIN, Envelope, is_envelope
@@ -90,7 +89,7 @@ def prepare(
         envelope.source = source
     if around is not NOTHING_AROUND:
         _inherit(envelope, around)
-    if options is not NO_OPTIONS:
+    if options.carried:
         _apply(envelope, options)
     wall_ms = int(time.time() * 1000)
     if around.trace_id is not None:

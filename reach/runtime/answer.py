@@ -163,6 +163,12 @@ class Answers:
             else:
                 self.unsent += 1
 
+    def write_out(self) -> None:
+        """Hand what was answered to the socket now, rather than at the next turn of the loop."""
+        link = self._connection.link
+        if link is not None:
+            link.write_out()
+
     def send_held(self) -> None:
         """Send what could not be sent while the link was down, in order."""
         now = monotonic()

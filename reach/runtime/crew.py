@@ -31,10 +31,15 @@ MAX_IDLE: Final = 256
 W = TypeVar("W")
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Crew(Generic[W]):
     """Runs `work(item, task)`, which must not raise, for each item handed to `submit`.
 
     `enter` sets the context variables that all work finds; `reset` sets those that `work` sets back to what they were.
+    `drained` is told whenever a hand finds nothing more to do.
     """
 
     def __init__(
@@ -43,9 +48,11 @@ class Crew(Generic[W]):
         *,
         enter: Callable[[], None],
         reset: Callable[[], None],
+        drained: Callable[[], None] = _nothing,
     ) -> None:
         self._work = work
         self._reset = reset
+        self._drained = drained
         self._loop = asyncio.get_running_loop()
         self._queue: deque[W] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -62,7 +69,8 @@ class Crew(Generic[W]):
         self._queue.append(item)
         if not self._looking:
             self._looking = True
-            self._starting = 1
+            self._starting = 2
+            self._start_one()  # It runs from the next turn on: until then the queue fills.
             self._loop.call_soon(self._look)
 
     async def close(self, timeout_s: float) -> None:
@@ -107,6 +115,7 @@ class Crew(Generic[W]):
                 self._reset()
                 if copy_context() != plain or task.cancelling():
                     return  # A handler left something behind: the next request gets a fresh hand.
+            self._drained()
             if self._closed or len(self._idle) >= MAX_IDLE:
                 return
             waiting: asyncio.Future[None] = self._loop.create_future()

@@ -94,7 +94,7 @@ class Inbound:
         self._look: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         self._streams = StreamRunner(answers, inbox)
-        self._crew = Crew(self._work, enter=partial(ambient.enter, bus), reset=leave)
+        self._crew = Crew(self._work, enter=partial(ambient.enter, bus), reset=leave, drained=answers.write_out)
 
     @property
     def inflight(self) -> int:

@@ -47,13 +47,15 @@ class Tap:
 
 
 def saying(connection: Connection) -> list[tuple[str, bytes]]:
-    """Note everything that a connection publishes from now on."""
+    """Note everything that a connection publishes on its present link from now on."""
     said: list[tuple[str, bytes]] = []
-    publish = connection.publish
+    link: Any = connection.link
+    put = link.put
 
-    def noting(subject: str, data: bytes, **options: Any) -> None:
-        said.append((subject, data))
-        publish(subject, data, **options)
+    def noting(line: bytes) -> None:
+        head, _, rest = line.partition(b"\r\n")
+        said.append((head.split(b" ")[1].decode(), rest[:-2]))
+        put(line)
 
-    connection.publish = noting  # type: ignore[method-assign]
+    link.put = noting
     return said
