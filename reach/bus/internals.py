@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol import command
-from nats.protocol.parser import Parser
+from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from reach.bus.framing import Delivery, deliver
 from reach.errors import LinkDown
@@ -67,7 +67,7 @@ class _QuickParser(Parser):
         self._waiting = len(getattr(reader, "_buffer", b""))
 
         def feed(data: bytes) -> None:
-            rest = data if self._waiting or self.buf else self._take(data)
+            rest = data if self._waiting or self._is_midway else self._take(data)
             if rest:
                 self._waiting += len(rest)
                 gather(rest)
@@ -76,11 +76,16 @@ class _QuickParser(Parser):
 
     async def parse(self, data: bytes = b"") -> None:
         try:
-            rest = data if self.buf else self._take(data)
+            rest = data if self._is_midway else self._take(data)
             if rest:
                 await super().parse(rest)
         finally:
             self._waiting = max(0, self._waiting - len(data))
+
+    @property
+    def _is_midway(self) -> bool:
+        """Whether nats-py has begun what it has no end of. Bytes of a body must never be read as a message."""
+        return bool(self.buf) or self.state == AWAITING_MSG_PAYLOAD
 
     def _take(self, data: bytes) -> bytes:
         """Deliver what is ours at the front; give what is not."""
