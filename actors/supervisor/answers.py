@@ -1,0 +1,61 @@
+"""What comes off the bus, read: messages of ours, the leader's key, and whether a write was stored."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from actors.supervisor.leader import Seen
+from reach.bus.framing import Delivery
+from reach.errors import SchemaInvalid
+from reach.wire import codec
+from reach.wire.card import Card
+from reach.wire.registration import LeaderEntry, read_message
+
+_log = logging.getLogger("reach.supervisor")
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_as(data: bytes, model: type[M]) -> M | None:
+    """Read a message; None, and a word in the log, for what is none."""
+    try:
+        return read_message(codec.unpack(data), model)
+    except SchemaInvalid as error:
+        _log.warning("A message cannot be read: %s", error)
+        return None
+
+
+def seen(delivery: Delivery) -> Seen:
+    """Read what the leader's key holds. What has ended by its time, or was given up, is free."""
+    headers = delivery.headers or {}
+    if "Status" in headers:
+        return Seen(None, 0)
+    sequence = int(headers.get("Nats-Sequence", "0"))
+    if "Nats-Marker-Reason" in headers or "KV-Operation" in headers:
+        return Seen(None, sequence)
+    try:
+        return Seen(read_message(codec.unpack(delivery.data), LeaderEntry).supervisor, sequence)
+    except SchemaInvalid:
+        return Seen(None, sequence)
+
+
+def stored(delivery: Delivery) -> int | None:
+    """Give the sequence that a write was stored with; None where it was refused."""
+    try:
+        answer: Any = json.loads(delivery.data)
+        return None if "error" in answer else int(answer["seq"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def card_of(delivery: Delivery) -> Card | None:
+    """Read the card in an answer to `$SRV.INFO`; None for some other service of NATS's."""
+    try:
+        text = (json.loads(delivery.data).get("metadata") or {}).get("reach.card")
+        return Card.model_validate_json(text) if isinstance(text, str) else None
+    except (ValueError, AttributeError):
+        return None

@@ -1,0 +1,245 @@
+"""Which capabilities have to be worked out again, and the entry and tickets that each has now.
+
+Whatever changes *touches* a capability; it is worked out once for many touches, the less often the more instances
+it has (a lane of ten thousand twice a second), and again when time alone changes something: a step of a warm-up, a
+tier that returns. Figures are taken from the ledger each few seconds where there is traffic.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from actors.supervisor.orders import Orders
+from actors.supervisor.outcomes import Ledger
+from actors.supervisor.roster import Member, Roster
+from actors.supervisor.scribe import Scribe
+from actors.supervisor.table import Choice, LaneInput, LanePlan, Plan, differs, plan
+from actors.supervisor.verdicts import Verdicts
+from reach.policy.tier import Ladder
+from reach.policy.warmup import WARM_UP
+from reach.policy.weight import quality
+from reach.wire import codec
+from reach.wire.registration import ROUTES, route_key
+from reach.wire.route import Figures, RouteEntry
+
+PAUSE_S_PER_INSTANCE: Final = 50e-6
+"""A capability is worked out at most once in so long: some 2 µs are spent on each instance, 5 % of the time."""
+
+FIGURES_S: Final = 5.0
+"""How often the figures of a lane with traffic are taken anew."""
+
+
+class Planner:
+    """The plans of all capabilities, as one leader has them."""
+
+    def __init__(
+        self, *, roster: Roster, ledger: Ledger, verdicts: Verdicts, orders: Orders, scribe: Scribe
+    ) -> None:
+        self._roster = roster
+        self._ledger = ledger
+        self._verdicts = verdicts
+        self._orders = orders
+        self._scribe = scribe
+        self.term = 0
+        self.revision = 0
+        self.choices: dict[str, Choice] = {}
+        self.plans: dict[str, Plan] = {}
+        self.entries: dict[str, RouteEntry] = {}
+        self.panics: set[tuple[str, str]] = set()
+        self._ladders: dict[str, Ladder] = {}
+        self._touched: dict[str, None] = {}
+        self._planned_at: dict[str, float] = {}
+        self._timers: list[tuple[float, str]] = []
+        self._due: dict[str, float] = {}
+        self._figures: dict[tuple[str, str], tuple[float, Figures, float]] = {}
+
+    # -- asking ---------------------------------------------------------------------------------------
+
+    def choice(self, capability: str) -> Choice:
+        """Give what operators set for a capability, to read."""
+        return self.choices.get(capability, Choice())
+
+    def known(self, capability: str) -> bool:
+        """Whether anybody ever served it, or an operator set anything for it."""
+        return (
+            capability in self.entries or capability in self.choices or bool(self._roster.lanes(capability))
+        )
+
+    def touch(self, capabilities: Iterable[str]) -> None:
+        """See to it that these are worked out again soon."""
+        for capability in capabilities:
+            self._touched[capability] = None
+
+    def step(self, now: float, at_ms: int) -> None:
+        """Work out what is due."""
+        while self._timers and self._timers[0][0] <= now:
+            at, capability = heapq.heappop(self._timers)
+            if self._due.get(capability) == at:
+                del self._due[capability]
+                self._touched[capability] = None
+        for capability in [one for one in self._touched if self.rested(one, now)]:
+            self.work_out(capability, now, at_ms)
+
+    def rested(self, capability: str, now: float) -> bool:
+        """Whether a capability may be worked out again already."""
+        size = sum(len(lane) for lane in self._roster.lanes(capability).values())
+        last = self._planned_at.get(capability, -math.inf)
+        return now - last >= size * PAUSE_S_PER_INSTANCE
+
+    # -- working out ----------------------------------------------------------------------------------
+
+    def work_out(self, capability: str, now: float, at_ms: int) -> Plan:
+        """Work one capability out now: its tickets are wanted, and its entry written where it differs."""
+        self._touched.pop(capability, None)
+        self._planned_at[capability] = now
+        found = self.look(capability, now, at_ms)
+        self.plans[capability] = found
+        self._schedule(capability, now, found.next_s)
+        self._orders.want(capability, found.tickets.counts, found.off_lane)
+        self.panics = {one for one in self.panics if one[0] != capability} | {
+            (capability, provider) for provider in found.panic
+        }
+        if differs(found.entry, self.entries.get(capability)):
+            self._publish(found.entry)
+        return found
+
+    def look(
+        self, capability: str, now: float, at_ms: int, *, choice: Choice | None = None, trial: bool = False
+    ) -> Plan:
+        """Work one capability out without consequences; `choice` in place of what operators set, for a trial."""
+        roster = self._roster
+        providers = [*roster.lanes(capability)]
+        providers += [
+            lane.provider for lane in self._entry_lanes(capability) if lane.provider not in providers
+        ]
+        inputs = {provider: self._input(provider, capability, now, at_ms) for provider in providers}
+        ladder = self._ladders.setdefault(capability, Ladder())
+        if trial:
+            ladder = _twin(ladder, self.entries.get(capability), now)
+        return plan(
+            capability,
+            roster=roster,
+            inputs=inputs,
+            choice=choice or self.choice(capability),
+            ladder=ladder,
+            now=now,
+            at_ms=at_ms,
+        )
+
+    def newcomer(self, capability: str, member: Member, now: float) -> int:
+        """Give a just registered instance its tickets by the last plan, where working it out anew has to wait.
+
+        As many as a neighbour of its lane has for its share; the next plan puts it right.
+        """
+        found = self.plans.get(capability)
+        lane = None if found is None else _lane_of(found, member.card.agent_id)
+        if found is None or lane is None:
+            return 0
+        age_s = math.inf if member.warm_since is None else now - member.warm_since
+        for name, standing in lane.standings.items():
+            count = found.tickets.counts.get(name, 0)
+            if standing.factor == 1 and count:
+                warm = all(one.factor < 1 for one in lane.standings.values())
+                return max(1, round(count * (1.0 if warm else WARM_UP.factor(age_s))))
+        return 0
+
+    # -- taking over ----------------------------------------------------------------------------------
+
+    def adopt(self, entry: RouteEntry, now: float, at_ms: int) -> None:
+        """Go on from an entry of the table: what operators set, the breakers, the tiers in use."""
+        self.entries[entry.capability] = entry
+        self.revision = max(self.revision, entry.revision)
+        choice = Choice(
+            weights={lane.provider: lane.terms.traffic for lane in entry.lanes if lane.terms.traffic != 1},
+            limits={lane.provider: lane.limit for lane in entry.lanes if lane.limit is not None},
+            canary=entry.canary,
+            strategy=entry.strategy,
+            terms_off=entry.terms_off,
+        )
+        if choice != Choice():
+            self.choices[entry.capability] = choice
+        for lane in entry.lanes:
+            self._verdicts.adopt((lane.provider, entry.capability), lane.breaker, now=now, at_ms=at_ms)
+            key = (lane.provider, entry.capability)
+            self._figures[key] = (now, lane.figures, lane.terms.quality)
+        ladder = self._ladders[entry.capability] = Ladder()
+        if not entry.last_resort and len(entry.tiers) <= 2:  # noqa: PLR2004 - one serves, one may return
+            ladder.resume([(tier.priority, tier.share) for tier in entry.tiers], now=now)
+        self._touched[entry.capability] = None
+
+    # -- figures --------------------------------------------------------------------------------------
+
+    def told(self, provider: str, capability: str, now: float) -> None:
+        """There was traffic: its figures count, when they have rested."""
+        at, _, _ = self._figures.get((provider, capability), (-math.inf, Figures(), 1.0))
+        if now - at >= FIGURES_S:
+            self._touched[capability] = None
+
+    def reset_quality(self, provider: str, capability: str) -> None:
+        """Let a lane's slow quality begin anew."""
+        at, figures, _ = self._figures.get((provider, capability), (-math.inf, Figures(), 1.0))
+        self._figures[provider, capability] = (at, figures, 1.0)
+
+    def _input(self, provider: str, capability: str, now: float, at_ms: int) -> LaneInput:
+        key = (provider, capability)
+        at, figures, value = self._figures.get(key, (-math.inf, Figures(), 1.0))
+        book = self._ledger.book(provider, capability)
+        if book is not None and now - at >= FIGURES_S:
+            elapsed_s = 0.0 if at == -math.inf else now - at
+            value = quality(value, success_24h=book.success_24h(now), elapsed_s=elapsed_s)
+            figures = book.figures(now)
+            self._figures[key] = (now, figures, value)
+        breaker = self._verdicts.known(key)
+        if breaker is not None and breaker.usual_p99_ms is not None:
+            figures = figures.model_copy(update={"usual_p99_ms": breaker.usual_p99_ms})
+        return LaneInput(
+            provider=provider,
+            figures=figures,
+            breaker=self._verdicts.told(key, now=now, at_ms=at_ms),
+            bar=self._verdicts.bar(key),
+            quality=value,
+        )
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _entry_lanes(self, capability: str) -> Iterable[LaneInput]:
+        """Give the lanes of the present entry that an operator holds open, though nobody is in them."""
+        entry = self.entries.get(capability)
+        for lane in entry.lanes if entry is not None else ():
+            if lane.breaker.state == "forced_open":
+                yield LaneInput(provider=lane.provider)
+
+    def _schedule(self, capability: str, now: float, in_s: float) -> None:
+        if in_s == math.inf:
+            self._due.pop(capability, None)
+            return
+        at = now + max(in_s, 0.001)
+        self._due[capability] = at
+        heapq.heappush(self._timers, (at, capability))
+
+    def _publish(self, entry: RouteEntry) -> None:
+        self.revision += 1
+        entry = entry.model_copy(update={"term": self.term, "revision": self.revision})
+        self.entries[entry.capability] = entry
+        self._scribe.put(ROUTES, route_key(entry.capability), packed(entry))
+
+
+def packed(entry: RouteEntry) -> bytes:
+    """Give an entry as the table holds it: what is as usual is left out."""
+    body = entry.model_dump(mode="json", exclude_defaults=True)
+    return codec.pack({**body, "capability": entry.capability})
+
+
+def _lane_of(found: Plan, provider: str) -> LanePlan | None:
+    return next((lane for lane in found.lanes if lane.provider == provider), None)
+
+
+def _twin(ladder: Ladder, entry: RouteEntry | None, now: float) -> Ladder:
+    """Give a ladder that stands where another does, to look from without moving it."""
+    twin = Ladder()
+    if entry is not None and not entry.last_resort and entry.tiers and ladder.phase != "nobody":
+        twin.resume([(tier.priority, tier.share) for tier in entry.tiers], now=now)
+    return twin
