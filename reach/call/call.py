@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from reach.call.choose import Route
 from reach.call.context import CallContext
 from reach.call.lanes import Lane
 from reach.call.options import Options
 from reach.faults import Executed
-from reach.policy.permits import Permit
 from reach.policy.retry import MAX_ATTEMPTS, timeout_may_retry
 from reach.wire.card import CapabilityCard
 from reach.wire.envelope import Envelope
@@ -43,8 +43,12 @@ class Call(Struct, gc=False, eq=False):
     admitted: float = 0.0
     lane: Lane | None = None
     """The lane of the last attempt that somebody answered."""
-    permit: Permit | None = None
-    """What allows the attempt under way to go to a lane that is being probed."""
+    route: Route | None = None
+    """Where the attempt under way went, as long as it holds a place there, or a permit."""
+    level: int = 0
+    """Tiers below the best one that the last attempt went to."""
+    fallback: str = ""
+    """The word for what took the failure's place."""
     holds_slot: bool = False
     given_up: bool = False
     """Its round has ended: nobody waits for it any more."""

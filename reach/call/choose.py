@@ -1,31 +1,43 @@
 """Step 3 of a call: which subject it goes to.
 
-While nothing speaks against it the answer is the queue-group subject, and NATS picks the instance. A call that
-names an agent goes to that agent's lane; one that requires something goes to an instance whose card has it;
-a retry goes to an instance that has not failed this call, when one is known (behaviour RETRY-5, CALL-12).
-Tiers, weights and breakers join here with the routing table.
+While nothing speaks against it the answer is the queue-group subject, and NATS picks the instance; the pipeline does
+not even come here. Otherwise the lanes of the best tier that has a usable one are looked at: a lane whose breaker
+is open, that is full, or that lacks what the call requires is out, and what it lacks is kept (behaviour ROUTE-1,
+ROUTE-9, CALL-12). A lane that is being probed is given to a call that may be repeated, or to whoever has no other.
+Within a lane NATS picks again, unless instances of it have just failed (RETRY-5).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reach.faults import Reason
+from reach.policy.permits import Pass, Permit
 from reach.wire import subjects
+from reach.wire.reply import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from reach.call.call import Call
+    from reach.call.lanes import Lane, Lanes
     from reach.wire.card import Card
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one attempt goes; `instance` is set when it was picked by us rather than by NATS."""
+    """Where one attempt goes.
+
+    `instance` and `lane` are set when they were picked by us rather than by NATS; `permit` makes it a probe;
+    `level` counts the tiers that were passed over.
+    """
 
     subject: str
     instance: str | None = None
+    lane: Lane | None = None
+    permit: Permit | None = None
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,44 +74,228 @@ def _shown(has: object) -> str:
     return repr(has) if has else "none"
 
 
-def choose(call: Call, cards: Iterable[Card], *, pick: float) -> Route | Excluded:
-    """Choose the subject of the next attempt. `cards` are the known instances; `pick` is uniform in [0, 1)."""
-    envelope = call.envelope
-    avoid = call.avoid or ()
-    if envelope.require or envelope.prefer:
-        return _by_card(call, list(cards), pick)
-    if avoid:
-        others = [
-            card
-            for card in cards
-            if card.ready and card.instance not in avoid and envelope.target in {None, card.agent_id}
-        ]
-        if others:
-            instance = others[int(pick * len(others))].instance
-            return Route(subjects.inst(instance, call.capability), instance)
-    if envelope.target is not None:
-        return Route(subjects.lane(envelope.target, call.capability))
-    return Route(subjects.cap(call.capability))
+@dataclass(slots=True)
+class _Offer:
+    """One lane: its instances that fit, and what was found about it."""
+
+    provider: str
+    tier: int
+    lane: Lane
+    cards: list[Card] = field(default_factory=list)
 
 
-def _by_card(call: Call, cards: list[Card], pick: float) -> Route | Excluded:
+def choose(
+    call: Call, cards: Iterable[Card], *, lanes: Lanes, now: float, pick: float
+) -> Route | Excluded | Failure:
+    """Choose where the next attempt goes.
+
+    `cards` are the known instances, `now` loop seconds, `pick` is uniform in [0, 1). A `Failure` says that lanes are
+    there, but none may be used: `BREAKER_OPEN` or `OVERLOADED`, with when to come again.
+    """
     envelope = call.envelope
-    lacking: list[str] = []
+    fit, lacking = _fitting(call, cards)
+    if not fit:
+        if lacking or envelope.require or envelope.prefer:
+            return Excluded("; ".join(sorted(lacking)) or "no instance is known")
+        return _uncharted(call, lanes, now)
+    offers = _offers(call, fit, lanes)
+    refused: list[Refusal] = []
+    tiers = sorted({offer.tier for offer in offers})
+    for level, tier in enumerate(tiers):
+        if call.avoid and tier != tiers[-1] and _is_spent(call.avoid, offers, tier):
+            continue  # All of it has failed this call: elsewhere is the next tier (RETRY-1).
+        usable, probing = _usable([offer for offer in offers if offer.tier == tier], call, now, refused)
+        if probing is not None and (not usable or call.idempotent):
+            offer, permit = probing
+            return _within(call, offer, lanes, now, pick, permit=permit, level=level)
+        if probing is not None:
+            lanes.left(probing[0].lane, now, probing[1])
+        if usable:
+            avoid = lanes.avoided(call.capability, now) | (call.avoid or frozenset())
+            fresh = [offer for offer in usable if not all(card.instance in avoid for card in offer.cards)]
+            offer, share = _one_of(fresh or usable, pick)
+            touched = bool(avoid) and any(card.instance in avoid for one in offers for card in one.cards)
+            whole = len(tiers) == 1 and len(usable) == len(offers) and not touched
+            return _within(call, offer, lanes, now, share, level=level, whole=whole)
+    return _last_resort(call, offers, lanes, now, pick) or _nobody(refused)
+
+
+def _is_spent(avoid: set[str], offers: list[_Offer], tier: int) -> bool:
+    return all(card.instance in avoid for offer in offers if offer.tier == tier for card in offer.cards)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a lane was not used: its breaker is open, or it is full."""
+
+    lane: Lane
+    why: str
+    retry_after_s: float | None
+    full: bool = False
+
+
+def _fitting(call: Call, cards: Iterable[Card]) -> tuple[list[Card], list[str]]:
+    """Give the instances that meet what the call requires, the preferred ones where there are any."""
+    envelope = call.envelope
     fit: list[Card] = []
+    lacking: list[str] = []
     for card in cards:
-        if envelope.target not in {None, card.agent_id}:
+        if not card.ready or envelope.target not in {None, card.agent_id}:
             continue
-        lack = unmet(card, envelope.require or {})
+        lack = unmet(card, envelope.require) if envelope.require else None
         if lack is None:
             fit.append(card)
         else:
             lacking.append(f"{card.instance}: {lack}")
-    if not fit:
-        return Excluded("; ".join(sorted(lacking)) or "no instance is known")
-    avoid = call.avoid or ()
-    fit = [card for card in fit if card.instance not in avoid] or fit
-    if envelope.prefer:
-        preferred = [card for card in fit if unmet(card, envelope.prefer) is None]
-        fit = preferred or fit
-    instance = fit[int(pick * len(fit))].instance
-    return Route(subjects.inst(instance, call.capability), instance)
+    if envelope.prefer and (preferred := [card for card in fit if unmet(card, envelope.prefer) is None]):
+        return preferred, lacking
+    return fit, lacking
+
+
+def _offers(call: Call, fit: list[Card], lanes: Lanes) -> list[_Offer]:
+    offers: dict[str, _Offer] = {}
+    for card in fit:
+        offer = offers.get(card.agent_id)
+        if offer is None:
+            tier = next((one.priority for one in card.capabilities if one.tag == call.capability), 10)
+            lane = lanes.of(call.capability, card.agent_id)
+            offer = offers[card.agent_id] = _Offer(card.agent_id, tier, lane)
+        offer.cards.append(card)
+    return list(offers.values())
+
+
+def _usable(
+    offers: list[_Offer], call: Call, now: float, refused: list[Refusal]
+) -> tuple[list[_Offer], tuple[_Offer, Permit] | None]:
+    """Give the lanes of one tier that may be used, and one that wants to be probed."""
+    usable: list[_Offer] = []
+    probing: tuple[_Offer, Permit] | None = None
+    for offer in offers:
+        lane = offer.lane
+        lane.limit = _limit_of(offer, call.capability)
+        if lane.full:
+            refused.append(Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True))
+            continue
+        breaker = lane.breaker_of(call.envelope.priority)
+        if probing is not None and not breaker.closed:
+            continue  # One probe at a time is what one call can be.
+        verdict = breaker.admit(now, priority=call.envelope.priority, expires_at=call.deadline)
+        if isinstance(verdict, Permit):
+            probing = offer, verdict
+        elif isinstance(verdict, Pass):
+            usable.append(offer)
+        else:
+            refused.append(Refusal(lane, verdict.why, verdict.retry_after_s))
+    return usable, probing
+
+
+def _limit_of(offer: _Offer, capability: str) -> int | None:
+    """Give the calls that one caller may have under way at a lane, as its cards say; None for no limit."""
+    limits = [
+        one.limits.of_lane
+        for card in offer.cards
+        for one in card.capabilities
+        if one.tag == capability and one.limits is not None
+    ]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else None
+
+
+def _one_of(usable: list[_Offer], pick: float) -> tuple[_Offer, float]:
+    """Pick a lane, each weighed by its number of instances; gives what is left of the random number."""
+    at = pick * sum(len(offer.cards) for offer in usable)
+    for offer in usable[:-1]:
+        if at < len(offer.cards):
+            return offer, at / len(offer.cards)
+        at -= len(offer.cards)
+    offer = usable[-1]
+    return offer, min(at / len(offer.cards), _BELOW_ONE)
+
+
+_BELOW_ONE = 1.0 - 2**-53
+
+
+def _within(
+    call: Call,
+    offer: _Offer,
+    lanes: Lanes,
+    now: float,
+    pick: float,
+    *,
+    permit: Permit | None = None,
+    level: int = 0,
+    whole: bool = False,
+) -> Route:
+    """Choose within a lane: NATS does, unless some of its instances have just failed, or are not meant.
+
+    `whole` says that every lane of the capability is as good: then it is the queue group's to choose.
+    """
+    envelope, lane = call.envelope, offer.lane
+    avoid = lanes.avoided(call.capability, now) | (call.avoid or frozenset())
+    meant = bool(envelope.require or envelope.prefer)
+    if meant or any(card.instance in avoid for card in offer.cards):
+        others = [card for card in offer.cards if card.instance not in avoid]
+        if others or meant:
+            chosen = others or offer.cards
+            instance = chosen[int(pick * len(chosen))].instance
+            return Route(subjects.inst(instance, call.capability), instance, lane, permit, level)
+    elif whole and envelope.target is None and lane.limit is None:
+        return Route(subjects.cap(call.capability))
+    return Route(subjects.lane(offer.provider, call.capability), None, lane, permit, level)
+
+
+def _last_resort(call: Call, offers: list[_Offer], lanes: Lanes, now: float, pick: float) -> Route | None:
+    """Give a lane whose breaker is open to a `core` call that has no other (BREAK-5)."""
+    for offer in sorted(offers, key=lambda offer: offer.tier):
+        lane = offer.lane
+        breaker = lane.breaker_of(call.envelope.priority)
+        if not lane.full and isinstance(
+            breaker.admit(now, priority=call.envelope.priority, last_usable=True), Pass
+        ):
+            return _within(call, offer, lanes, now, pick)
+    return None
+
+
+def _uncharted(call: Call, lanes: Lanes, now: float) -> Route | Failure:
+    """Choose without any card: by name where one is given, else the group, unless all that ever answered is out."""
+    envelope = call.envelope
+    if envelope.target is not None:
+        lane = lanes.of(call.capability, envelope.target)
+        verdict = lane.breaker_of(envelope.priority).admit(
+            now, priority=envelope.priority, expires_at=call.deadline, last_usable=True
+        )
+        subject = subjects.lane(envelope.target, call.capability)
+        if isinstance(verdict, Permit):
+            return Route(subject, None, lane, verdict)
+        if isinstance(verdict, Pass):
+            return Route(subject, None, lane)
+        return _nobody([Refusal(lane, verdict.why, verdict.retry_after_s)])
+    refused = []
+    for lane in lanes.known(call.capability):
+        verdict = lane.breaker_of(envelope.priority).admit(
+            now, priority=envelope.priority, expires_at=call.deadline, last_usable=True
+        )
+        if isinstance(verdict, Permit):
+            return Route(subjects.cap(call.capability), None, lane, verdict)
+        if isinstance(verdict, Pass):
+            return Route(subjects.cap(call.capability))
+        refused.append(Refusal(lane, verdict.why, verdict.retry_after_s))
+    return _nobody(refused) if refused else Route(subjects.cap(call.capability))
+
+
+def _nobody(refused: list[Refusal]) -> Failure:
+    """Say that there are lanes, and why none of them may be used."""
+    waits = [refusal.retry_after_s for refusal in refused if refusal.retry_after_s is not None]
+    again_ms = int(min(waits) * 1000) + 1 if waits else None
+    full = [refusal for refusal in refused if refusal.full]
+    if full:
+        lane = full[0].lane
+        limit = {
+            "name": f"calls of {lane.capability} at {lane.provider}",
+            "owner": "this process",
+            "used": lane.open,
+            "allowed": lane.limit or 0,
+        }
+        message = f"every lane of {lane.capability} is full here ({lane.provider}: {full[0].why})"
+        return Failure.of(Reason.OVERLOADED, message, retry_after_ms=again_ms or 100, limit=limit)
+    return Failure.of(Reason.BREAKER_OPEN, retry_after_ms=again_ms)

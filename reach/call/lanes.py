@@ -8,6 +8,7 @@ were not used for a while are forgotten.
 
 from __future__ import annotations
 
+import logging
 from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from reach.observe.metrics import Metrics, Tally
     from reach.policy.breaker_settings import BreakerSettings
     from reach.policy.permits import Permit
+    from reach.wire.envelope import Priority
     from reach.wire.reply import Failure
+
+_log = logging.getLogger("reach.call")
 
 SHUN_S: Final = 5.0
 """For so long an instance that failed is avoided where another one is known (RETRY-5)."""
@@ -32,9 +36,14 @@ MAX_LANES: Final = 10_000
 
 
 class Lane:
-    """One provider of one capability, as this caller knows it. `open` is how many of its calls are under way here."""
+    """One provider of one capability, as this caller knows it.
 
-    __slots__ = ("breaker", "budget", "capability", "open", "provider", "tally")
+    `open` counts its calls that are under way here and were sent to it by name; `limit` is how many there may be,
+    None where its card does not say (GUARD-1). `core` calls bear more failures, so they have a breaker of their
+    own, from the first of them on (BREAK-1).
+    """
+
+    __slots__ = ("breaker", "budget", "capability", "core", "limit", "open", "provider", "settings", "tally")
 
     def __init__(
         self, capability: str, provider: str, *, tally: Tally, settings: BreakerSettings | None = None
@@ -42,9 +51,30 @@ class Lane:
         self.capability = capability
         self.provider = provider
         self.tally = tally
+        self.settings = settings
         self.breaker = Breaker(settings)
+        self.core: Breaker | None = None
         self.budget = RetryBudget()
         self.open = 0
+        self.limit: int | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether no more calls may be sent to it now (ROUTE-9)."""
+        return self.limit is not None and self.open >= self.limit
+
+    @property
+    def well(self) -> bool:
+        """Whether every call may go to it without asking."""
+        return self.breaker.closed and (self.core is None or self.core.closed)
+
+    def breaker_of(self, priority: Priority) -> Breaker:
+        """Give the breaker that judges calls of a priority."""
+        if priority != "core":
+            return self.breaker
+        if self.core is None:
+            self.core = Breaker(self.settings, core=True)
+        return self.core
 
 
 class Lanes:
@@ -82,14 +112,19 @@ class Lanes:
         """Give the lanes of a capability that were used."""
         return self._by_capability.get(capability, {}).values()
 
-    def good(self, lane: Lane, now: float, latency_ms: float, permit: Permit | None) -> None:
-        """Take in an answer that counts for its lane; `latency_ms` is the time that the far end needed."""
-        lane.budget.call(now)
-        breaker = lane.breaker
-        was_closed = breaker.closed
-        breaker.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
-        if breaker.closed is not was_closed:
-            self._moved(lane)
+    def good(self, lane: Lane, now: float, latency_ms: float, permit: Permit | None, *, first: bool) -> None:
+        """Take in an answer that counts for its lane; `latency_ms` is the time that the far end needed.
+
+        `first` says that it was the call's first attempt; only those are calls to the retry budget.
+        """
+        if first:
+            lane.budget.call(now)
+        was_well = lane.well
+        lane.breaker.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
+        if lane.core is not None:
+            lane.core.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
+        if lane.well is not was_well:
+            self.moved(lane)
 
     def bad(
         self,
@@ -99,15 +134,28 @@ class Lanes:
         *,
         waited_ms: float,
         permit: Permit | None,
+        first: bool,
     ) -> None:
         """Take in a failed attempt; what is not the far end's fault counts for nothing (BREAK-2)."""
-        breaker = lane.breaker
-        lane.budget.call(now)
-        counts = counts_against_lane(failure, waited_ms=waited_ms, usual_ms=breaker.usual_median_ms)
-        was_closed = breaker.closed
-        breaker.record(now, failed=counts, latency_ms=waited_ms, jitter=random(), permit=permit)  # noqa: S311
-        if breaker.closed is not was_closed:
-            self._moved(lane)
+        if first:
+            lane.budget.call(now)
+        usual_ms = lane.breaker.usual_median_ms
+        counts = counts_against_lane(failure, waited_ms=waited_ms, usual_ms=usual_ms)
+        was_well = lane.well
+        lane.breaker.record(now, failed=counts, latency_ms=waited_ms, jitter=random(), permit=permit)  # noqa: S311
+        if lane.core is not None:
+            lane.core.record(now, failed=counts, latency_ms=waited_ms, jitter=random(), permit=permit)  # noqa: S311
+        if lane.well is not was_well:
+            self.moved(lane)
+
+    def left(self, lane: Lane, now: float, permit: Permit) -> None:
+        """Give the permit of a call back whose outcome says nothing."""
+        was_well = lane.well
+        for breaker in (lane.breaker, lane.core):
+            if breaker is not None:
+                breaker.record(now, failed=None, latency_ms=0.0, jitter=0.5, permit=permit)
+        if lane.well is not was_well:
+            self.moved(lane)
 
     def shun(self, capability: str, instance: str, now: float) -> None:
         """Avoid an instance for a while."""
@@ -124,22 +172,28 @@ class Lanes:
             del self.shunned[capability]
         return frozenset(shunned)
 
-    def _moved(self, lane: Lane) -> None:
+    def moved(self, lane: Lane) -> None:
         """Note that a breaker opened or closed."""
         troubled = self.troubled.setdefault(lane.capability, set())
-        if lane.breaker.closed:
+        if lane.well:
             troubled.discard(lane.provider)
-            if not troubled:
-                del self.troubled[lane.capability]
         else:
             troubled.add(lane.provider)
+        if not troubled:
+            del self.troubled[lane.capability]
+        self._metrics.breaker_open.set(0.0 if lane.well else 1.0, lane.capability, lane.provider)
+        if lane.well:
+            _log.warning("lane %s of %s: takes calls again", lane.provider, lane.capability)
+        else:
+            why = lane.breaker.why or (lane.core.why if lane.core is not None else None) or "being probed"
+            _log.warning("lane %s of %s: its breaker opened (%s)", lane.provider, lane.capability, why)
 
     def _forget(self) -> None:
         """Drop the lanes that rest: those with nothing open, nothing judged lately, and a closed breaker."""
         now = monotonic()
         for capability, lanes in list(self._by_capability.items()):
             for provider, lane in list(lanes.items()):
-                if lane.breaker.closed and not lane.open and lane.breaker.rest(now):
+                if lane.well and not lane.open and lane.breaker.rest(now):
                     del lanes[provider]
                     self._count -= 1
             if not lanes:

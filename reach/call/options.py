@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from reach.wire.envelope import Priority
 
 
+class _NoFallback:
+    """Stands for no value at all, since None is a value too."""
+
+    def __repr__(self) -> str:
+        return "no fallback"
+
+
+NO_FALLBACK: Final = _NoFallback()
+
+
 class CallOptions(TypedDict, total=False):
     """Keyword arguments of `request`, `stream`, `broadcast`, `publish` and `with_options`."""
 
@@ -30,6 +40,8 @@ class CallOptions(TypedDict, total=False):
     trigger: dict[str, Any]
     retry: bool
     trace: bool
+    hedge: bool
+    fallback: Any
 
 
 @dataclass(slots=True)
@@ -37,7 +49,9 @@ class Options:
     """See `CallOptions`. Never changed once it was handed on; not `frozen`, which copies ten times as slowly.
 
     `timeout_s` is the whole call's; `target` names an agent; `require` excludes (`lang`, `region`, `version`,
-    any label), `prefer` weighs; `retry=False` allows one attempt only; `trace=True` asks for the hops.
+    any label), `prefer` weighs; `retry=False` allows one attempt only; `trace=True` asks for the hops;
+    `hedge=True` lets a second request follow a slow first one (idempotent capabilities only, RETRY-8); `fallback` is
+    the value that takes the place of a result which is not to be had (the reply is then `degraded`, BREAK-6).
     """
 
     timeout_s: float | None = None
@@ -52,6 +66,8 @@ class Options:
     trigger: dict[str, Any] | None = None
     retry: bool = True
     trace: bool = False
+    hedge: bool = False
+    fallback: Any = NO_FALLBACK
     carried: bool = field(init=False)
     """Whether the envelope has to say anything of them."""
 
@@ -104,7 +120,7 @@ _CARRIED: Final = (
 NO_OPTIONS: Final = Options()
 """The options of a call that has none; one object, so that asking is a comparison."""
 
-_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace"})
+_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge"})
 """Options of which a program uses the same few combinations over and over: those are checked once."""
 _MAX_KNOWN: Final = 256
 _merged_before: dict[tuple[tuple[str, object], ...], Options] = {}
@@ -131,6 +147,7 @@ _KINDS: Final[dict[str, tuple[str, type | tuple[type, ...]]]] = {
     "trigger": ("a dict", dict),
     "retry": ("True or False", bool),
     "trace": ("True or False", bool),
+    "hedge": ("True or False", bool),
     "idempotency_key": (f"a text of 1 to {_MAX_KEY} characters", str),
 }
 

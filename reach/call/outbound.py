@@ -19,16 +19,19 @@ from reach.bus.connection import LinkState
 from reach.call.call import Call, Outlived
 from reach.call.choose import Excluded, Route, choose
 from reach.call.claim import ClaimCheck
+from reach.call.hedged import hedged
+from reach.call.judge import Judge
 from reach.call.lanes import Lanes
 from reach.call.prepare import prepare
 from reach.call.rounds import GivingUp, join_round, leave_round
+from reach.call.telling import Teller
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
-from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown, decide
+from reach.policy.retry import Retry
 from reach.registry.structure import Check, compile_check
 from reach.wire import subjects
-from reach.wire.record import Attempt, CallKind, ReachRecord
+from reach.wire.record import Attempt, CallKind
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from reach.call.options import Options
     from reach.observe.metrics import Metrics
     from reach.observe.records import Recorder
+    from reach.policy.permits import Permit
     from reach.registry.cards import CardDirectory
     from reach.wire.card import CapabilityCard
 
@@ -45,12 +49,6 @@ _log = logging.getLogger("reach.call")
 
 MAX_OPEN_CALLS = 4096
 """Calls of one capability that one process may have open (behaviour GUARD-1); it protects the process."""
-
-RETURN_WITHIN_S = 3.0
-"""For so long after our link came back a known capability that nobody serves may only not be back yet."""
-
-RETURN_S = 0.4
-"""What a call then waits (× 0.5 to 1.5, and at most half of its time) before it asks again, which costs nobody."""
 
 _INSTANCE_FAULTS = frozenset(
     {Reason.DEADLINE, Reason.FIRST_BYTE, Reason.IDLE_STREAM, Reason.INSTANCE_GONE, Reason.STREAM_CUT}
@@ -81,11 +79,12 @@ class Outbound:
         self.recorder = recorder
         self.metrics = metrics
         self.lanes = Lanes(metrics)
+        self.judge = Judge(connection, self.lanes, metrics)
+        self.teller = Teller(directory=directory, recorder=recorder, metrics=metrics, node=connection.who)
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
         self._checks: dict[str, tuple[CapabilityCard, Check | None]] = {}
-        self._link_back = -RETURN_WITHIN_S
         connection.on_state(self._on_state)
 
     @property
@@ -112,6 +111,8 @@ class Outbound:
                 # 4 send: one publish, one future, one deadline
                 pending = self.publish_small(call, route) or await self.publish(call, route)
                 try:
+                    if options.hedge:
+                        pending = await hedged(self, call, pending)
                     outcome = await pending.future
                     if isinstance(outcome, Reply) and outcome.blob is not None:
                         outcome = await self.claims.fetched(call, outcome)
@@ -123,14 +124,14 @@ class Outbound:
                 # 5 judge
                 if isinstance(outcome, Reply) and outcome.ok:
                     break
-                decision, outcome = self.judge(call, outcome)
+                decision, outcome = self.judge.judge(call, outcome)
                 if not isinstance(decision, Retry):
                     break
                 await asyncio.sleep(decision.delay_s)
         except Outlived as ended:
             outcome = ended.failure
         except asyncio.CancelledError:
-            reply = self.tell_cancelled(call)
+            reply = self.teller.tell_cancelled(call)
             if giving_up is None or not giving_up.was_all():
                 raise
             return reply
@@ -139,7 +140,7 @@ class Outbound:
             if giving_up is not None:
                 leave_round(call)
         # 6 tell
-        return self.tell(call, outcome)
+        return self.teller.tell(call, outcome)
 
     # -- 1 prepare -----------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class Outbound:
 
     def _on_state(self, state: LinkState) -> None:
         if state is LinkState.CONNECTED:
-            self._link_back = monotonic()
+            self.judge.link_back = monotonic()
 
     # -- 2 admit -------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class Outbound:
         return found[1]
 
     def release(self, call: Call) -> None:
-        """Give the slot back."""
+        """Give everything back that the call holds: its slot, its place at a lane, its permit."""
         if call.holds_slot:
             call.holds_slot = False
             held = self._open.get(call.capability, 0) - 1
@@ -245,22 +246,57 @@ class Outbound:
                 self._open[call.capability] = held
             else:
                 self._open.pop(call.capability, None)
+        self.leave_lane(call)
+
+    def leave_lane(self, call: Call) -> None:
+        """Give the place at a lane back, and the permit, of a call whose outcome says nothing of it."""
+        if call.route is not None:
+            permit = self._leave_lane(call)
+            if permit is not None and call.lane is not None:
+                self.lanes.left(call.lane, monotonic(), permit)
+
+    def _leave_lane(self, call: Call) -> Permit | None:
+        """Give the place at a lane back that was addressed by name; gives the permit that came with it."""
+        route, call.route = call.route, None
+        if route is None or route.lane is None:
+            return None
+        route.lane.open -= 1
+        call.lane = route.lane
+        return route.permit
 
     # -- 3 choose ------------------------------------------------------------------------------------
 
     def choose(self, call: Call) -> Route:
-        """Give the subject of the next attempt."""
-        envelope = call.envelope
-        if not (envelope.target or envelope.require or envelope.prefer or call.avoid):
-            return self._group_route(call.capability)
-        cards = self.directory.cards(call.capability)
-        route = choose(call, cards, pick=random())  # noqa: S311 - spreading load, not a secret
+        """Give the subject of the next attempt. Raises `Outlived` where there is nobody, or nobody may be asked."""
+        envelope, capability = call.envelope, call.capability
+        lanes = self.lanes
+        if (
+            not call.options.carried
+            and call.avoid is None
+            and capability not in lanes.troubled
+            and capability not in lanes.shunned
+            and (call.card is None or call.card.limits is None)
+            and not (envelope.target or envelope.require or envelope.prefer)
+        ):
+            return self._group_route(capability)
+        now = monotonic()
+        route = choose(
+            call,
+            self.directory.cards(capability),
+            lanes=lanes,
+            now=now,
+            pick=random(),  # noqa: S311 - spreading load, not a secret
+        )
+        if isinstance(route, Failure):
+            raise Outlived(route)
         if isinstance(route, Excluded):
             failure = Failure.of(Reason.NO_RESPONDERS)
-            failure.message += (
-                f" No instance of {call.capability!r} meets what the call requires: {route.why}."
-            )
+            failure.message += f" No instance of {capability!r} meets what the call requires: {route.why}."
             raise Outlived(failure)
+        call.level = route.level
+        if route.lane is not None:
+            route.lane.open += 1
+            call.route = route
         return route
 
     def _group_route(self, capability: str) -> Route:
@@ -328,12 +364,15 @@ class Outbound:
         envelope.expires_at = self.connection.broker_time.about_ms(now) + left_ms
         return now + share_s
 
-    def note(self, call: Call, pending: Pending, outcome: Reply | Failure) -> None:
-        """Give the place of an attempt back, and write down what became of it: for the record, and of its lane."""
-        attempt = call.attempts[-1]
+    def note(self, call: Call, pending: Pending, outcome: Reply | Failure, *, at: int = -1) -> None:
+        """Give the place of an attempt back, and write down what became of it: for the record, and of its lane.
+
+        `at` is the attempt's position in the call's list.
+        """
+        attempt = call.attempts[at]
         now = monotonic()
         attempt.took_ms = took_ms = (now - pending.opened) * 1000
-        permit, call.permit = call.permit, None
+        permit = None if call.route is None else self._leave_lane(call)
         if isinstance(outcome, Reply):
             self.mux.close_one(pending)
             attempt.instance = outcome.instance or pending.accepted or attempt.instance
@@ -345,7 +384,7 @@ class Outbound:
             if failure is None and provider is not None:
                 call.lane = lane = self.lanes.of(call.capability, provider)
                 lane.tally.attempts.n += 1
-                self.lanes.good(lane, now, outcome.latency_ms, permit)
+                self.lanes.good(lane, now, outcome.latency_ms, permit, first=attempt.n == 1)
                 attempt.decision = "done"
                 return
         else:
@@ -362,178 +401,27 @@ class Outbound:
             attempt.decision = "done"
             return
         attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
-        if attempt.provider is not None:
-            call.lane = lane = self.lanes.of(call.capability, attempt.provider)
-            self.lanes.bad(lane, now, failure, waited_ms=took_ms, permit=permit)
-            if attempt.instance is not None and failure.reason in _INSTANCE_FAULTS:
-                self.lanes.shun(call.capability, attempt.instance, now)
+        self._blame(call, attempt, failure, now, took_ms, permit)
 
-    # -- 5 judge -------------------------------------------------------------------------------------
-
-    def judge(self, call: Call, outcome: Reply | Failure) -> tuple[Decision, Reply | Failure]:
-        """Decide what follows a failed attempt, from what is known about execution."""
-        failure = outcome.error if isinstance(outcome, Reply) else outcome
-        if failure is None:
-            failure = Failure.of(Reason.UNMAPPED)
-        if failure.reason is Reason.STALE:
-            self.connection.broker_time.doubt()
-        attempt = call.attempts[-1]
-        # On the group's subject "nobody" means nobody at all: there is no elsewhere to go to (CALL-13: at once).
-        nobody = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("cap.")
-        # Unless our link is new: then those whom we know are on their way back to the server, too.
-        returning = nobody and call.card is not None and monotonic() - self._link_back < RETURN_WITHIN_S
-        # An instance of whose end we had not heard: nothing was done, so choosing again costs no attempt.
-        missed = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("inst.")
-        decision = decide(
-            failure,
-            idempotent=call.idempotent,
-            keyed=call.keyed,
-            attempt=attempt.n,
-            left_s=call.deadline - monotonic(),
-            streaming_started=call.data_frames > 0,
-            budget_ok=True,
-            jitter=random(),  # noqa: S311 - spreading load, not a secret
-            inner_retried=call.inner_retried,
-            max_attempts=_most(call, attempt.n, nobody=nobody, again=returning or missed),
-            base_s=0.0 if missed else RETURN_S / 2 ** (attempt.n - 1) if returning else BACKOFF_BASE_S,
-        )
-        attempt.decision = decision.word
-        if isinstance(decision, GiveUp):
-            self.metrics.retries_refused.add(call.capability, decision.why)
-        if isinstance(decision, Unknown):
-            return decision, Failure.of(Reason.OUTCOME_UNKNOWN, cause=decision.cause)
-        if isinstance(decision, Retry) and decision.elsewhere and attempt.instance is not None:
-            call.avoid = {attempt.instance, *(call.avoid or ())}
-        return decision, outcome
-
-    # -- 6 tell --------------------------------------------------------------------------------------
-
-    def tell(self, call: Call, outcome: Reply | Failure) -> Reply:
-        """Make the reply that the caller sees, and the record, metrics and mark that remain."""
-        now = monotonic()
-        latency_ms = (now - call.began) * 1000
-        if isinstance(outcome, Reply):
-            reply = outcome
-        else:
-            reply = Reply(ok=False, error=outcome, message_id=call.envelope.message_id)
-        last = call.attempts[-1] if call.attempts else None
-        if last is not None:
-            reply.instance = reply.instance or last.instance
-            reply.provider = reply.provider or last.provider
-        if reply.error is not None:
-            self._localise(call, reply.error)
-            if reply.error.executed is Executed.NO:
-                # The last attempt did nothing; an earlier one may have.
-                reply.error.executed = call.executed
-        reply.attempt = max(1, len(call.attempts))
-        reply.latency_ms = latency_ms
-        reply.reach_id = call.reach_id
-        reply.retried = call.inner_retried or len(call.attempts) > 1
-        if reply.retried and call.around.marks is not None:
-            call.around.marks.retried = True
-        if reply.trace is not None:
-            if call.around.marks is not None:
-                call.around.marks.passed_through(reply.trace.hops)
-            if reply.ok and not call.options.trace:
-                reply.trace = None
-        failure = reply.error
-        outcome_word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
-        self.remember(call, outcome_word, failure, latency_ms, now=now)
-        return reply
-
-    def _localise(self, call: Call, failure: Failure) -> None:
-        """Say what the caller can use: near names for a capability that nobody serves, agents for a wrong target."""
-        if failure.reason is not Reason.NO_RESPONDERS:
-            return
-        target = call.envelope.target
-        if (
-            target is not None
-            and call.card is not None
-            and not self.directory.serves(target, call.capability)
-        ):
-            agents = sorted({card.agent_id for card in self.directory.cards(call.capability)})
-            failure.message += (
-                f" No agent {target!r} serves {call.capability!r}; there are: {', '.join(agents)}."
-            )
-        if call.card is None:
-            near = self.directory.nearest(call.capability)
-            if near:
-                failure.message = (
-                    f"{failure.message} Nobody serves {call.capability!r}; near: {', '.join(near)}."
-                )
-
-    def tell_cancelled(self, call: Call) -> Reply:
-        """Record a call whose caller left; the reply is for a caller who left its round only."""
-        latency_ms = (monotonic() - call.began) * 1000
-        failure = Failure.of(Reason.CANCELLED, executed=call.executed)
-        if call.attempts and not call.attempts[-1].decision:
-            call.attempts[-1].took_ms = latency_ms - call.attempts[-1].started_ms
-            call.attempts[-1].decision = "cancelled"
-        self.remember(call, "cancelled", failure, latency_ms)
-        return Reply(
-            ok=False,
-            error=failure,
-            message_id=call.envelope.message_id,
-            attempt=max(1, len(call.attempts)),
-            latency_ms=latency_ms,
-            reach_id=call.reach_id,
-        )
-
-    def remember(
+    def _blame(
         self,
         call: Call,
-        outcome: str,
-        failure: Failure | None,
-        latency_ms: float,
-        *,
-        now: float | None = None,
+        attempt: Attempt,
+        failure: Failure,
+        now: float,
+        took_ms: float,
+        permit: Permit | None,
     ) -> None:
-        """Write the one record of a call and count it."""
-        lane = call.lane
-        if failure is None and lane is not None:
-            lane.tally.good(latency_ms)
-        else:
-            self.metrics.call_finished(call.capability, call.provider, failure, latency_ms)
-        if not self.recorder.wants(ok=outcome == "ok", now=now):
+        """Charge a failed attempt to its lane, and to its instance; without a name, to the only lane that there is."""
+        provider = attempt.provider or self.directory.only_provider(call.capability)
+        if provider is None and permit is None:
             return
-        envelope = call.envelope
-        last = call.attempts[-1] if call.attempts else None
-        record = ReachRecord(
-            reach_id=call.reach_id,
-            at=call.began_ms,
-            capability=call.capability,
-            kind=call.kind,
-            outcome=outcome,  # type: ignore[arg-type]  # one of the three words, by construction
-            code=None if failure is None else failure.code.value,
-            reason=None if failure is None else failure.reason.value,
-            provider=None if last is None else last.provider,
-            instance=None if last is None else last.instance,
-            node=self.connection.who,
-            latency_ms=latency_ms,
-            retried=call.inner_retried or len(call.attempts) > 1,
-            caller=envelope.source,
-            agent_id=call.around.agent_id,
-            session_id=envelope.session_id,
-            task_id=envelope.task_id,
-            tenant=envelope.tenant,
-            trace_id=None if envelope.trace is None else envelope.trace.trace_id,
-            attempts=call.attempts,
-            phases={
-                "admit_ms": max(0.0, (call.admitted - call.began) * 1000) if call.admitted else latency_ms,
-                "wait_ms": sum(attempt.took_ms for attempt in call.attempts),
-                "handler_ms": call.handler_ms,
-            },
-        )
-        self.recorder.put(record)
-
-
-def _most(call: Call, attempt: int, *, nobody: bool, again: bool) -> int:
-    """How many attempts the call may have in all, as things are after its `attempt`-th."""
-    if not call.options.retry:
-        return call.max_attempts
-    if again:
-        return attempt + 1
-    return attempt if nobody else call.max_attempts
+        call.lane = lane = self.lanes.of(call.capability, provider) if provider is not None else call.lane
+        if lane is None:
+            return
+        self.lanes.bad(lane, now, failure, waited_ms=took_ms, permit=permit, first=attempt.n == 1)
+        if attempt.instance is not None and failure.reason in _INSTANCE_FAULTS:
+            self.lanes.shun(call.capability, attempt.instance, now)
 
 
 def _deadline_by(call: Call, card: CapabilityCard) -> float:

@@ -82,21 +82,21 @@ class Outflow:
                 out.note(call, pending, outcome)
                 if isinstance(outcome, Reply) and outcome.ok:
                     break
-                decision, outcome = out.judge(call, outcome)
+                decision, outcome = out.judge.judge(call, outcome)
                 if not isinstance(decision, Retry):
                     break
                 await asyncio.sleep(decision.delay_s)
             told = True
-            reply = out.tell(call, outcome)
+            reply = out.teller.tell(call, outcome)
         except Outlived as ended:
             told = True
-            reply = out.tell(call, ended.failure)
+            reply = out.teller.tell(call, ended.failure)
         finally:
             leave_round(call)
             out.release(call)
             if not told:
                 # The reader left (break, aclose) or was cancelled.
-                out.tell_cancelled(call)
+                out.teller.tell_cancelled(call)
         if not reply.ok:
             reply.unwrap()
 
@@ -190,9 +190,9 @@ class Outflow:
                     out.note(call, pending, whole)
                     call.attempts[-1].decision = "done" if failure is None else f"give_up:{Why.ATTEMPTS}"
                 word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
-                out.remember(call, word, failure, latency_ms)
+                out.teller.remember(call, word, failure, latency_ms)
             else:
-                out.tell_cancelled(call)
+                out.teller.tell_cancelled(call)
         if failure is not None:
             yield Reply(ok=False, error=failure, message_id=call.envelope.message_id, reach_id=call.reach_id)
 
@@ -252,11 +252,11 @@ class Outflow:
             pending = await out.publish(call, out.choose(call), whole=True, frames=False)
         except Outlived as ended:
             out.release(call)
-            out.tell(call, ended.failure).unwrap()
+            out.teller.tell(call, ended.failure).unwrap()
             return
         except asyncio.CancelledError:
             out.release(call)
-            out.tell_cancelled(call)
+            out.teller.tell_cancelled(call)
             raise
         self._events.add(pending)
         self._loop.call_later(UNHEARD_WITHIN_S, pending.settle, Reply(ok=True))
@@ -272,7 +272,7 @@ class Outflow:
             _log.warning("event %s was not heard: %s [%s]", call.capability, outcome.reason, call.reach_id)
         out.note(call, pending, outcome)
         call.attempts[-1].decision = "unheard" if isinstance(outcome, Failure) else "done"
-        out.tell(call, outcome)
+        out.teller.tell(call, outcome)
 
     async def close(self) -> None:
         """Let what was published just now be heard: the broker says that nobody listens before it says PONG."""

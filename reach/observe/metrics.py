@@ -221,6 +221,9 @@ class Metrics:
         self.route_failures = Counter(
             "reach_route_failures", "Calls for which no lane was found.", "capability"
         )
+        self.breaker_open = Gauge(
+            "reach_breaker_open", "1 while a lane's breaker keeps calls away from it.", "capability", "provider"
+        )
         self.links = Counter("reach_links", "Connections to NATS made, first ones included.")
         self.families: list[Counter | Histogram] = [
             self.calls,
@@ -234,6 +237,7 @@ class Metrics:
             self.served,
             self.served_latency,
             self.route_failures,
+            self.breaker_open,
             self.links,
         ]
 

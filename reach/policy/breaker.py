@@ -111,6 +111,11 @@ class Breaker:
         return self._pace.p99_ms
 
     @property
+    def usual_p95_ms(self) -> float | None:
+        """The lane's P95 in good times; None until it is known."""
+        return self._pace.p95_ms
+
+    @property
     def usual_median_ms(self) -> float | None:
         """The lane's median in good times; None until it is known."""
         return self._pace.median_ms

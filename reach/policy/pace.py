@@ -1,4 +1,4 @@
-"""How fast a lane usually is: its P99 and its median in good times, learned slowly.
+"""How fast a lane usually is: its P99, P95 and median in good times, learned slowly.
 
 Latencies of successes gather in a sketch. About once a minute, when at least a hundred are there, its P99 moves
 the usual one by a tenth of the difference; the first rounds move it more (they average), so that a first figure
@@ -25,18 +25,19 @@ _ROUNDS: Final = 10
 
 
 class Pace:
-    """The usual pace of one lane; `p99_ms` and `median_ms` are None until there is a first figure.
+    """The usual pace of one lane; `p99_ms`, `p95_ms` and `median_ms` are None until there is a first figure.
 
     Whoever adds to `sketch` compares its `count` with `due` and calls `learn` when it is reached: that
     spares every call a function.
     """
 
-    __slots__ = ("_epoch_ends", "_rounds", "due", "median_ms", "p99_ms", "sketch")
+    __slots__ = ("_epoch_ends", "_rounds", "due", "median_ms", "p95_ms", "p99_ms", "sketch")
 
     def __init__(self) -> None:
         self.sketch = Sketch()
         self.due = MINIMUM_CALLS
         self.p99_ms: float | None = None
+        self.p95_ms: float | None = None
         self.median_ms: float | None = None
         self._rounds = 0
         self._epoch_ends = -math.inf
@@ -48,18 +49,19 @@ class Pace:
             self.due = sketch.count + MINIMUM_CALLS
             return False
         self._epoch_ends = now + EPOCH_S
-        p99_ms, median_ms = sketch.quantile(0.99), sketch.quantile(0.5)
+        p99_ms, p95_ms, median_ms = sketch.quantile(0.99), sketch.quantile(0.95), sketch.quantile(0.5)
         self.discard()
-        if suspect or p99_ms is None or median_ms is None:
+        if suspect or p99_ms is None or p95_ms is None or median_ms is None:
             return False
         self._rounds = min(self._rounds + 1, _ROUNDS)
         self.p99_ms = _moved(self.p99_ms, p99_ms, 1 / self._rounds)
+        self.p95_ms = _moved(self.p95_ms, p95_ms, 1 / self._rounds)
         self.median_ms = _moved(self.median_ms, median_ms, 1 / self._rounds)
         return True
 
     def accept(self, ms: float) -> None:
         """Take `ms` for the usual pace from now on, as a first figure that soon moves."""
-        self.p99_ms = self.median_ms = ms
+        self.p99_ms = self.p95_ms = self.median_ms = ms
         self._rounds = 1
         self.discard()
 

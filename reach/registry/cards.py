@@ -105,6 +105,11 @@ class CardDirectory:
         self._used = True
         return tuple(self._by_capability.get(capability, {}).values())
 
+    def only_provider(self, capability: str) -> str | None:
+        """Give the one agent that is known to serve a capability; None where it is none, or several."""
+        providers = {card.agent_id for card in self._by_capability.get(capability, {}).values()}
+        return providers.pop() if len(providers) == 1 else None
+
     def serves(self, agent_id: str, capability: str) -> bool:
         """Whether an agent, or one instance of one, is known to serve a capability."""
         return any(
@@ -324,6 +329,7 @@ def merged(found: list[CapabilityCard]) -> CapabilityCard:
             "timeout_s": slowest.timeout_s,
             "priority": min(one.priority for one in found),
             "max_payload_bytes": max(one.max_payload_bytes for one in found),
+            "limits": next((one.limits for one in found if one.limits is not None), None),
             "input_schema": schemas[0] if all(each == schemas[0] for each in schemas) else None,
             "output_schema": first.output_schema
             if all(one.output_schema == first.output_schema for one in found)

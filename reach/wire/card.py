@@ -16,6 +16,27 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+TESTED_SHARE = 0.65
+"""The part of the concurrency that an agent was tested with which its callers use (behaviour GUARD-1)."""
+
+
+class Limits(_Message):
+    """What one calling process may have under way at an agent (behaviour GUARD-1).
+
+    `max_concurrency` says it outright; `tested_concurrency` is what the agent was seen to bear.
+    """
+
+    max_concurrency: int | None = Field(default=None, ge=1)
+    tested_concurrency: int | None = Field(default=None, ge=1)
+
+    @property
+    def of_lane(self) -> int | None:
+        """Calls that one caller may have open; None for no limit."""
+        if self.max_concurrency is not None or self.tested_concurrency is None:
+            return self.max_concurrency
+        return max(1, int(self.tested_concurrency * TESTED_SHARE))
+
+
 class CapabilityCard(_Message):
     """One capability of one agent. Schemas are JSON Schema (top level is checked by callers)."""
 
@@ -32,6 +53,7 @@ class CapabilityCard(_Message):
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     slow_ms: int | None = None
+    limits: Limits | None = None
 
 
 class Card(_Message):

@@ -1,0 +1,91 @@
+"""Step 5 of a call: what follows a failed attempt, from what is known about execution.
+
+The rules are `reach.policy.retry`'s; here is what they are asked with: the lane's retry budget (behaviour RETRY-6),
+whether our own link is new, whether the instance had left. Each decision goes into the record of its attempt, so
+that for every attempt it can be read why there was, or was not, another.
+"""
+
+from __future__ import annotations
+
+from random import random
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from reach.call.native import is_flagged
+from reach.faults import Reason
+from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown, decide
+from reach.wire.reply import Failure, Reply
+
+if TYPE_CHECKING:
+    from reach.bus.connection import Connection
+    from reach.call.call import Call
+    from reach.call.lanes import Lanes
+    from reach.observe.metrics import Metrics
+
+RETURN_WITHIN_S: Final = 3.0
+"""For so long after our link came back a known capability that nobody serves may only not be back yet."""
+
+RETURN_S: Final = 0.4
+"""What a call then waits (× 0.5 to 1.5, and at most half of its time) before it asks again, which costs nobody."""
+
+
+class Judge:
+    """Decides what follows the failed attempts of one client."""
+
+    def __init__(self, connection: Connection, lanes: Lanes, metrics: Metrics) -> None:
+        self._connection = connection
+        self._lanes = lanes
+        self._metrics = metrics
+        self.link_back = -RETURN_WITHIN_S
+        """When (loop seconds) our link came back the last time."""
+
+    def judge(self, call: Call, outcome: Reply | Failure) -> tuple[Decision, Reply | Failure]:
+        """Decide what follows a failed attempt; gives the outcome too, which may be a truer one now."""
+        failure = outcome.error if isinstance(outcome, Reply) else outcome
+        if failure is None:
+            failure = Failure.of(Reason.UNMAPPED)
+        if failure.reason is Reason.STALE:
+            self._connection.broker_time.doubt()
+        attempt = call.attempts[-1]
+        now = monotonic()
+        # On the group's subject "nobody" means nobody at all: there is no elsewhere to go to (CALL-13: at once).
+        nobody = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("cap.")
+        # Unless our link is new: then those whom we know are on their way back to the server, too.
+        returning = nobody and call.card is not None and now - self.link_back < RETURN_WITHIN_S
+        # An instance of whose end we had not heard: nothing was done, so choosing again costs no attempt.
+        missed = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("inst.")
+        lane = self._lanes.of(call.capability, attempt.provider or "none")
+        decision = decide(
+            failure,
+            idempotent=call.idempotent,
+            keyed=call.keyed,
+            attempt=attempt.n,
+            left_s=call.deadline - now,
+            streaming_started=call.data_frames > 0,
+            budget_ok=missed or returning or lane.budget.may_retry(now),
+            jitter=random(),  # noqa: S311 - spreading load, not a secret
+            inner_retried=call.inner_retried,
+            max_attempts=_most(call, attempt.n, nobody=nobody, again=returning or missed),
+            flagged=is_flagged(failure),
+            base_s=0.0 if missed else RETURN_S / 2 ** (attempt.n - 1) if returning else BACKOFF_BASE_S,
+        )
+        attempt.decision = decision.word
+        if isinstance(decision, GiveUp):
+            self._metrics.retries_refused.add(call.capability, decision.why)
+        if isinstance(decision, Unknown):
+            return decision, Failure.of(Reason.OUTCOME_UNKNOWN, cause=decision.cause)
+        if isinstance(decision, Retry):
+            if not (missed or returning):
+                lane.budget.retried(now)
+            if decision.elsewhere and attempt.instance is not None:
+                call.avoid = {attempt.instance, *(call.avoid or ())}
+        return decision, outcome
+
+
+def _most(call: Call, attempt: int, *, nobody: bool, again: bool) -> int:
+    """How many attempts the call may have in all, as things are after its `attempt`-th."""
+    if not call.options.retry:
+        return call.max_attempts
+    if again:
+        return attempt + 1
+    return attempt if nobody else call.max_attempts

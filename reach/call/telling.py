@@ -1,0 +1,196 @@
+"""Step 6 of a call: the reply that its caller sees, its one record, its figures, and what took a failure's place.
+
+Every call ends here, whatever ends it, cancellation included, and is counted and recorded exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from reach.call.options import NO_FALLBACK
+from reach.faults import Executed, Reason
+from reach.policy.degrade import DegradeBook, notice
+from reach.policy.fallback import Fallback, Fallbacks, Static, fall_back
+from reach.wire.record import ReachRecord
+from reach.wire.reply import Failure, Reply
+
+if TYPE_CHECKING:
+    from reach.call.call import Call
+    from reach.observe.metrics import Metrics
+    from reach.observe.records import Recorder
+    from reach.registry.cards import CardDirectory
+
+_log = logging.getLogger("reach.call")
+
+
+class Teller:
+    """Ends the calls of one client; `node` is the process that calls."""
+
+    def __init__(self, *, directory: CardDirectory, recorder: Recorder, metrics: Metrics, node: str) -> None:
+        self._directory = directory
+        self._recorder = recorder
+        self._metrics = metrics
+        self._node = node
+        self._degraded = DegradeBook()
+
+    def tell(self, call: Call, outcome: Reply | Failure) -> Reply:
+        """Make the reply that the caller sees, and the record, metrics and mark that remain."""
+        now = monotonic()
+        latency_ms = (now - call.began) * 1000
+        if isinstance(outcome, Reply):
+            reply = outcome
+        else:
+            reply = Reply(ok=False, error=outcome, message_id=call.envelope.message_id)
+        last = call.attempts[-1] if call.attempts else None
+        if last is not None:
+            reply.instance = reply.instance or last.instance
+            reply.provider = reply.provider or last.provider
+        if reply.error is not None:
+            self._localise(call, reply.error)
+            if reply.error.executed is Executed.NO:
+                # The last attempt did nothing; an earlier one may have.
+                reply.error.executed = call.executed
+        reply.attempt = max(1, len(call.attempts))
+        reply.latency_ms = latency_ms
+        reply.reach_id = call.reach_id
+        reply.retried = call.inner_retried or len(call.attempts) > 1
+        if reply.retried and call.around.marks is not None:
+            call.around.marks.retried = True
+        if reply.trace is not None:
+            if call.around.marks is not None:
+                call.around.marks.passed_through(reply.trace.hops)
+            if reply.ok and not call.options.trace:
+                reply.trace = None
+        if reply.error is not None and call.options.fallback is not NO_FALLBACK:
+            self._fall_back(call, reply, reply.error)
+        if call.level or reply.degraded or len(self._degraded):
+            self._mark_degraded(call, reply, now)
+        failure = reply.error
+        outcome_word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
+        self.remember(call, outcome_word, failure, latency_ms, now=now)
+        return reply
+
+    def _mark_degraded(self, call: Call, reply: Reply, now: float) -> None:
+        """Make it visible that an answer is not the usual one: in the reply, and to people when it lasts."""
+        if call.level and reply.ok:
+            reply.degraded = True
+            reply.degrade_level = max(reply.degrade_level, call.level)
+        due = self._degraded.replied(
+            call.envelope.source or self._node, call.capability, now=now, degraded=reply.degraded
+        )
+        if due is not None:
+            if due.notice and reply.notice is None:
+                reply.notice = notice()
+            if due.alert:
+                _log.warning(
+                    "answers of %s have been degraded for %.0f s (%d in a row)",
+                    call.capability,
+                    due.since_s,
+                    due.run,
+                )
+
+    def _fall_back(self, call: Call, reply: Reply, failure: Failure) -> None:
+        """Put the caller's own value in a failure's place, where that hides nothing it has to know (BREAK-6)."""
+        decision = fall_back(
+            failure,
+            configured=Fallbacks(static=Static(call.options.fallback)),
+            idempotent=call.idempotent,
+            streaming_started=call.data_frames > 0,
+            expired_for_s=None,
+            tier_allowed=False,
+        )
+        if call.attempts:
+            last = call.attempts[-1]
+            last.decision = f"{last.decision} {decision.word}".lstrip()
+        if isinstance(decision, Fallback):
+            reply.ok, reply.data, reply.error = True, call.options.fallback, None
+            reply.degraded = True
+            call.level = max(1, call.level)
+
+    def _localise(self, call: Call, failure: Failure) -> None:
+        """Say what the caller can use: near names for a capability that nobody serves, agents for a wrong target."""
+        if failure.reason is not Reason.NO_RESPONDERS:
+            return
+        target = call.envelope.target
+        if (
+            target is not None
+            and call.card is not None
+            and not self._directory.serves(target, call.capability)
+        ):
+            agents = sorted({card.agent_id for card in self._directory.cards(call.capability)})
+            failure.message += (
+                f" No agent {target!r} serves {call.capability!r}; there are: {', '.join(agents)}."
+            )
+        if call.card is None:
+            near = self._directory.nearest(call.capability)
+            if near:
+                failure.message = (
+                    f"{failure.message} Nobody serves {call.capability!r}; near: {', '.join(near)}."
+                )
+
+    def tell_cancelled(self, call: Call) -> Reply:
+        """Record a call whose caller left; the reply is for a caller who left its round only."""
+        latency_ms = (monotonic() - call.began) * 1000
+        failure = Failure.of(Reason.CANCELLED, executed=call.executed)
+        if call.attempts and not call.attempts[-1].decision:
+            call.attempts[-1].took_ms = latency_ms - call.attempts[-1].started_ms
+            call.attempts[-1].decision = "cancelled"
+        self.remember(call, "cancelled", failure, latency_ms)
+        return Reply(
+            ok=False,
+            error=failure,
+            message_id=call.envelope.message_id,
+            attempt=max(1, len(call.attempts)),
+            latency_ms=latency_ms,
+            reach_id=call.reach_id,
+        )
+
+    def remember(
+        self,
+        call: Call,
+        outcome: str,
+        failure: Failure | None,
+        latency_ms: float,
+        *,
+        now: float | None = None,
+    ) -> None:
+        """Write the one record of a call and count it."""
+        lane = call.lane
+        if failure is None and lane is not None:
+            lane.tally.good(latency_ms)
+        else:
+            self._metrics.call_finished(call.capability, call.provider, failure, latency_ms)
+        if not self._recorder.wants(ok=outcome == "ok", now=now):
+            return
+        envelope = call.envelope
+        last = call.attempts[-1] if call.attempts else None
+        record = ReachRecord(
+            reach_id=call.reach_id,
+            at=call.began_ms,
+            capability=call.capability,
+            kind=call.kind,
+            outcome=outcome,  # type: ignore[arg-type]  # one of the three words, by construction
+            code=None if failure is None else failure.code.value,
+            reason=None if failure is None else failure.reason.value,
+            provider=None if last is None else last.provider,
+            instance=None if last is None else last.instance,
+            node=self._node,
+            latency_ms=latency_ms,
+            degrade_level=call.level,
+            retried=call.inner_retried or len(call.attempts) > 1,
+            caller=envelope.source,
+            agent_id=call.around.agent_id,
+            session_id=envelope.session_id,
+            task_id=envelope.task_id,
+            tenant=envelope.tenant,
+            trace_id=None if envelope.trace is None else envelope.trace.trace_id,
+            attempts=call.attempts,
+            phases={
+                "admit_ms": max(0.0, (call.admitted - call.began) * 1000) if call.admitted else latency_ms,
+                "wait_ms": sum(attempt.took_ms for attempt in call.attempts),
+                "handler_ms": call.handler_ms,
+            },
+        )
+        self._recorder.put(record)
