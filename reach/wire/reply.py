@@ -7,7 +7,7 @@ raises: whatever arrived, its caller is told something, and a figure that is non
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, MsgspecError, Struct, field
 from msgspec.msgpack import Decoder, Encoder
@@ -177,6 +177,11 @@ def _nothing() -> None:
     """Give nothing. A default that msgspec knows is left out of a message; these fields never are."""
 
 
+def _version() -> Literal[1]:
+    """Give the version of this wire, for the same reason."""
+    return VERSION
+
+
 class Reply(Struct, omit_defaults=True, gc=False):
     """The one answer to a call.
 
@@ -333,7 +338,8 @@ class _Told(Reply, kw_only=True, gc=False):
     """A reply as our own agents send it."""
 
     ok: bool
-    data: codec.Simple = None
+    version: Literal[1] = field(default_factory=_version)
+    data: codec.Simple = field(default_factory=_nothing)
     blob: dict[str, codec.Simple] | None = None
 
 
