@@ -24,19 +24,24 @@ from reach.call.inflow import StreamClocks
 from reach.call.options import NO_OPTIONS, CallOptions, Options
 from reach.call.outbound import Outbound
 from reach.call.outflow import Outflow
+from reach.call.taskfeed import Filter, TaskFeed, begin_of
+from reach.call.tasks import Tasks
 from reach.observe.metrics import Metrics
 from reach.observe.records import Recorder, sink_for
 from reach.registry.cards import CardDirectory
 from reach.wire import names
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+    from datetime import datetime
     from types import TracebackType
 
     from pydantic import BaseModel
 
+    from reach.call.task import Task
     from reach.wire.envelope import Envelope
     from reach.wire.reply import Reply
+    from reach.wire.task import TaskState
 
     Parameters = Envelope | BaseModel | Mapping[str, Any] | None
 
@@ -61,10 +66,20 @@ class Core:
         )
         self.outflow = Outflow(self.outbound)
         self.mux.serves = self.directory.serves
+        self._tasks: Tasks | None = None  # Made at first use: it listens to an inbox of its own.
+
+    @property
+    def tasks(self) -> Tasks:
+        """This client's side of tasks."""
+        if self._tasks is None:
+            self._tasks = Tasks(self.connection, self.blobs, self.directory)
+        return self._tasks
 
     async def close(self) -> None:
         """Settle what is open and end; the recorder is the owner's to close."""
         await self.outflow.close()
+        if self._tasks is not None:
+            self._tasks.close()
         await self.mux.part()
         self.mux.close()
         await self.directory.close()
@@ -119,6 +134,47 @@ class Bus:
         """Send an event to one instance and do not wait; unheard ones are counted (`bus.unheard`) and logged."""
         name = names.capability(capability)
         await self._core.outflow.publish(name, env, self._options.merged(options))
+
+    async def submit(
+        self,
+        capability: str,
+        env: Parameters = None,
+        *,
+        callback: str | None = None,
+        delay_s: float | None = None,
+        at: datetime | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Task:
+        """Submit a task and give its handle, as soon as the stream of tasks has accepted it.
+
+        `delay_s` or `at` say when it may begin; `timeout_s` is its whole time from then on (a day where left out). With
+        an `idempotency_key` the task that was submitted under it before is given (`is_duplicate`). `callback` is an
+        address that is told of its end. Raises `ReachError` when it was not accepted.
+        """
+        name = names.capability(capability)
+        chosen = self._options.merged(options)
+        return await self._core.tasks.submit(name, env, chosen, callback=callback, delay_s=delay_s, at=at)
+
+    def task(self, task_id: str, *, tenant: str | None = None) -> Task:
+        """Give the handle of a task that somebody submitted. Raises `NameRefused`."""
+        return self._core.tasks.handle(task_id, tenant=tenant or self._options.tenant)
+
+    def task_events(
+        self,
+        *,
+        state: TaskState | str | Iterable[TaskState | str] | None = None,
+        capability: str | None = None,
+        tenant: str | None = None,
+        task_id: str | None = None,
+        since: str | int | datetime | None = None,
+    ) -> TaskFeed:
+        """Follow events of tasks: `async for event in bus.task_events(state="completed", capability="ledger.*")`.
+
+        `since` is "now" (the default), "start", a sequence or a time. Iterating raises `ReachError` where there is no
+        stream of events; it goes on across outages, without a gap or a duplicate (`alive` tells of them).
+        """
+        wanted = Filter.of(state=state, capability=capability, tenant=tenant, task_id=task_id)
+        return self._core.tasks.events(wanted, begin_of(since))
 
     def with_options(self, **options: Unpack[CallOptions]) -> Bus:
         """Give a light view of this bus whose calls have these options unless they say otherwise."""

@@ -69,7 +69,8 @@ class TaskEvent(Struct, kw_only=True, omit_defaults=True, gc=False):
 
     `at` is epoch milliseconds of the broker. `attempt` counts starts of the handler, `lost` workers that were lost
     with the task, `run` how often it was submitted anew after its end. `envelope` is what was submitted: in the
-    first event. `data` is what the state brings: the result, the progress, the question, the answer.
+    first event. `data` is what the state brings: the result, the progress, the question, the answer. `sequence` is
+    its place in the stream; whoever reads it there fills it in.
     """
 
     task_id: str
@@ -93,6 +94,7 @@ class TaskEvent(Struct, kw_only=True, omit_defaults=True, gc=False):
     envelope: Envelope | None = None
     callback: str | None = None
     notify: str | None = None
+    sequence: Whole | None = None
 
     @property
     def subject(self) -> str:
@@ -135,6 +137,15 @@ class TaskEvent(Struct, kw_only=True, omit_defaults=True, gc=False):
         return event
 
 
+    @classmethod
+    def unpack(cls, data: bytes) -> TaskEvent:
+        """Read an event that says itself which task it is about. Raises `SchemaInvalid`."""
+        event = _decoded(data)
+        if event is None:
+            raise SchemaInvalid("this is not the event of a task: it names none")
+        return event
+
+
 def _decoded(data: bytes) -> TaskEvent | None:
     """Read a body that is an event; None for a body that is something else. Raises `SchemaInvalid`."""
     try:
@@ -165,7 +176,7 @@ class TaskOrder(Struct, kw_only=True, omit_defaults=True, gc=False):
     """A request about one task, on `task.input.…` (an answer) or `task.cancel.…`.
 
     An order that names an `attempt` (or, an answer, the `event_id` of its question) binds to it: later it does
-    nothing.
+    nothing. With `probe` it only asks whether somebody has the task; whoever has it answers.
     """
 
     source: str | None = None
@@ -173,6 +184,7 @@ class TaskOrder(Struct, kw_only=True, omit_defaults=True, gc=False):
     event_id: str | None = None
     data: Any = None
     reason: str | None = None
+    probe: bool = False
 
     def pack(self) -> bytes:
         """Encode as msgpack. Raises `NotOnTheWire`."""
