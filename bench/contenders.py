@@ -20,6 +20,8 @@ PAYLOAD: Final = payload_of()
 BODY: Final = codec.pack(PAYLOAD)
 
 ECHO: Final = "bench.echo"
+BROKEN: Final = "bench.broken"
+_MOST_BROKEN: Final = 100
 PROVIDER: Final = "bench-echo"
 MAX_CONCURRENCY: Final = 4096
 
@@ -159,6 +161,11 @@ async def _reach_answers() -> AsyncIterator[None]:
     async def echo(params: dict[str, Any]) -> dict[str, Any]:
         return params
 
+    @agent.capability(BROKEN)
+    async def broken(params: dict[str, Any]) -> None:
+        del params
+        raise RuntimeError("this one always fails")
+
     ready, stop = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(
@@ -186,6 +193,15 @@ async def _reach_calls() -> AsyncIterator[Call]:
             if reply.provider != PROVIDER or not reply.instance or reply.attempt < 1 or not reply.reach_id:
                 raise WrongReply(f"it does not say who answered: {reply}")
 
+        async def breaks() -> int:
+            """Fail calls until the lane's breaker refuses one; how many it took, 0 when it never did."""
+            for made in range(1, _MOST_BROKEN):
+                reply = await bus.request(BROKEN, PAYLOAD, retry=False)
+                if reply.error is not None and reply.error.reason.value == "BREAKER_OPEN":
+                    return made
+            return 0
+
+        call.breaks = breaks  # type: ignore[attr-defined]  # for the proof that it was on
         yield call
 
 

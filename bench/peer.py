@@ -1,7 +1,8 @@
 """One side of one contender as a process: `python -m bench.peer calls reach`.
 
 It takes orders as JSON lines on stdin and answers each with one line on stdout: `{"do": "run", …}` drives the
-load, `{"do": "watch"}` and `{"do": "watched"}` bracket a profile, `{"do": "about"}` tells what runs. It ends
+load, `{"do": "watch"}` and `{"do": "watched"}` bracket a profile, `{"do": "break"}` fails calls until a breaker opens,
+`{"do": "about"}` tells what runs. It ends
 when stdin does, so that nothing is left when the orchestrator dies.
 """
 
@@ -33,6 +34,11 @@ class Peer:
                     raise ValueError("the side that answers cannot run the load")
                 outcome = await drive(self._call, concurrency=concurrency, warm_s=warm_s, seconds=seconds)
                 return outcome.to_map()
+            case {"do": "break"}:
+                breaks = getattr(self._call, "breaks", None)
+                if breaks is None:
+                    raise ValueError("only calls through Reach have a breaker")
+                return {"calls": await breaks()}
             case {"do": "watch"}:
                 self._sampler.start()
                 return {}
@@ -45,7 +51,7 @@ class Peer:
                     "versions": self._contender.versions(),
                 }
             case _:
-                raise ValueError(f"an order is run, watch, watched or about, not {order!r}")
+                raise ValueError(f"an order is run, break, watch, watched or about, not {order!r}")
 
 
 async def _main(side: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""That what a governed call is to do was done while it was measured: a record of it, and suspicion of silence.
+"""That what a governed call is to do was done while it was measured: records, suspicion of silence, breakers.
 
 A benchmark of calls that nobody watches over would be a benchmark of something else.
 """
@@ -39,7 +39,18 @@ class Proof:
 
 def prove(stage: Stage, pair: Pair, *, made: int) -> list[Proof]:
     """Prove it for Reach's pair, whose caller is ended by this; `made` is how many calls it made."""
-    return [_suspicion(stage, pair), _records(stage, pair, made=made)]
+    return [_breaker(pair), _suspicion(stage, pair), _records(stage, pair, made=made)]
+
+
+def _breaker(pair: Pair) -> Proof:
+    """Fail calls of another capability in the very process that was measured, until they are refused."""
+    pair.caller.tell({"do": "break"})
+    made = int(pair.caller.hear(_ANSWER_TIMEOUT_S).get("calls", 0))
+    if not made:
+        return Proof("breakers", on=False, detail="none opened, however many calls failed")
+    return Proof(
+        "breakers", on=True, detail=f"one opened for a capability whose first {made - 1} calls failed"
+    )
 
 
 # --------------------------------------------------------------------------------------------- records
