@@ -109,7 +109,13 @@ def permissions(role: Role) -> Permissions | None:
         case Role.OPERATOR:
             return Permissions(
                 publish=(*_CALLER_PUBLISH, "reach.route.>", *_read_stream(RECORD_STREAM)),
-                subscribe=(*_CALLER_SUBSCRIBE, "reach.alert.>", "reach.record.>", "reach.heartbeat.>"),
+                subscribe=(
+                    *_CALLER_SUBSCRIBE,
+                    "reach.alert.>",
+                    "reach.audit.>",
+                    "reach.record.>",
+                    "reach.heartbeat.>",
+                ),
             )
         case Role.AGENT:
             return Permissions(
@@ -119,7 +125,7 @@ def permissions(role: Role) -> Permissions | None:
             )
         case Role.FENCER:
             return Permissions(
-                publish=("$SYS.REQ.SERVER.*.KICK",),
+                publish=("$SYS.REQ.SERVER.*.KICK", "$SYS.REQ.SERVER.*.CONNZ"),
                 subscribe=("$SYS.ACCOUNT.*.CONNECT", "$SYS.ACCOUNT.*.DISCONNECT", *_INBOXES),
             )
 
@@ -251,6 +257,8 @@ _CALLER_PUBLISH = (
     "reach.record.>",
     "task.submit.>",
     "task.event.queued.>",
+    "task.event.scheduled.>",
+    "task.event.cancelled.>",
     "task.input.>",
     "task.cancel.>",
     "$SRV.>",

@@ -217,7 +217,7 @@ class Agent:
             await instance.join()
             if ready is not None:
                 ready(instance)
-            await (stop or asyncio.Event()).wait()
+            await _either(stop or asyncio.Event(), instance.drain_asked)
         finally:
             # A cancelled serve() drains too: whoever wants it gone at once kills the process.
             with_shield = asyncio.ensure_future(self._leave(instance, drain_s))
@@ -225,7 +225,7 @@ class Agent:
 
     async def _leave(self, instance: Instance, drain_s: float) -> None:
         try:
-            await instance.leave(drain_s)
+            await instance.leave(instance.drain_s or drain_s)
             for hook in self._stop_hooks:
                 await _call(hook)
         finally:
@@ -290,6 +290,16 @@ async def _call(hook: Hook) -> None:
     outcome = hook()
     if inspect.isawaitable(outcome):
         await outcome
+
+
+async def _either(*events: asyncio.Event) -> None:
+    """Wait until one of them is set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waits:
+            one.cancel()
 
 
 async def _finish(leaving: asyncio.Future[None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from reach import ids
@@ -19,10 +18,10 @@ from reach.observe.metrics import Metrics
 from reach.runtime.answer import Answers
 from reach.runtime.inbound import Inbound
 from reach.runtime.membership import Membership
+from reach.runtime.registration import Registration
 from reach.runtime.service import Service
 from reach.runtime.stall import StallGuard
 from reach.wire import codec, subjects
-from reach.wire.life import Goodbye
 
 if TYPE_CHECKING:
     from reach.bus.framing import Delivery
@@ -52,6 +51,10 @@ class Instance:
         self._leaving = False
         self._linked = True
         self._service: Service | None = None  # Until it takes requests.
+        self._registration: Registration | None = None  # "
+        self.drain_asked = asyncio.Event()
+        """Set when the supervisor asks this instance to leave; `drain_s` is then how long that may take."""
+        self.drain_s: float | None = None
 
     @property
     def agent_id(self) -> str:
@@ -126,35 +129,38 @@ class Instance:
         for one in self.served:
             one.tally = self._core.metrics.served_tally(one.name)
             await one.executor.start()
-        self._service = Service(
-            self._connection, self._agent.card(self.name, self.generation), stats=lambda: self.served
-        )
+        card = self._agent.card(self.name, self.generation)
+        self._service = Service(self._connection, card, stats=lambda: self.served)
         self._service.start()
         self._guard.start()
-        self._membership.join(self.served)
+        self._registration = Registration(
+            self._connection,
+            self._membership,
+            card=card,
+            served=self.served,
+            cards=self._bus.cards,
+            inflight=lambda: self.inflight,
+            drain=self._on_drain,
+        )
         self._connection.on_state(self._on_state)
-        await self._connection.flush()
+        await self._registration.start()
 
     async def leave(self, drain_s: float) -> None:
         """Stop taking requests, and finish what was taken, within `drain_s` seconds."""
         self._leaving = True
         began = asyncio.get_running_loop().time()
-        if self._connection.connected:
-            goodbye = Goodbye(
-                agent_id=self.agent_id,
-                instance=self.name,
-                generation=self.generation,
-                at=int(time.time() * 1000),
-            )
+        if self._connection.connected and self._registration is not None:
             try:
-                self._connection.publish(subjects.goodbye(self.name), codec.pack(goodbye.model_dump()))
                 async with asyncio.timeout(WITHDRAW_S):
+                    await self._registration.leave("drain" if self.drain_asked.is_set() else "stop")
                     if self._service is not None:
                         self._service.stop()
                     await self._membership.withdraw()
                     await self._membership.leave()
             except (LinkDown, TimeoutError):
                 _log.warning("%s could not withdraw in order: the link is down", self.name)
+        if self._registration is not None:
+            await self._registration.stop()
         left_s = drain_s - (asyncio.get_running_loop().time() - began)
         if not await self._inbound.wait_idle(max(0.0, left_s)):
             _log.warning("%s ends %d calls that were not done within %s s", self.name, self.inflight, drain_s)
@@ -163,6 +169,8 @@ class Instance:
     async def close(self) -> None:
         """Close everything; what was published before is sent."""
         self._connection.off_state(self._on_state)
+        if self._registration is not None:
+            await self._registration.stop()
         for one in self.served:
             await one.executor.close()
         await self._inbound.close()
@@ -185,16 +193,21 @@ class Instance:
                 _log.warning(
                     "%s lost its link to %s and tries again", self.name, self._connection.settings.display
                 )
-            self._membership.forget()
+            if self._registration is not None:
+                self._registration.link_ended()
             self._guard.link_ended()
         elif state is LinkState.CONNECTED:
             if not self._linked:
                 self._linked = True
                 _log.warning("%s has its link back", self.name)
             self._answers.send_held()
-            if not self._leaving:
-                with suppress(LinkDown):  # Ended again already, which is told next.
-                    self._membership.join(self.served)
+            if not self._leaving and self._registration is not None:
+                self._registration.link_up()
+
+    def _on_drain(self, timeout_s: float | None) -> None:
+        """The supervisor wants us to leave."""
+        self.drain_s = timeout_s
+        self.drain_asked.set()
 
     def _on_cancel(self, delivery: Delivery) -> None:
         message_id = _field(delivery, "message_id")

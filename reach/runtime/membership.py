@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from reach.wire import subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from reach.bus.connection import Connection
     from reach.bus.framing import Delivery
@@ -41,22 +41,74 @@ class Membership:
         self._lanes: dict[str, Subscription] = {}
         self._direct: list[Subscription] = []
 
-    def join(self, served: Iterable[Served]) -> None:
-        """Take part: one ticket a capability, its lane, and the durable subjects (once)."""
+    def join(
+        self,
+        served: Iterable[Served],
+        tickets: Mapping[str, int] | None = None,
+        *,
+        off_lane: Collection[str] = (),
+    ) -> None:
+        """Take part, on a new link: the durable subjects (once), the lanes, and these tickets by capability.
+
+        One ticket each where `tickets` is None, none of a capability that it does not name; `off_lane` are those
+        whose lane's queue group is stayed out of. Raises `LinkDown`.
+        """
+        self.listen(served)
+        for name in self._served:
+            if name not in off_lane:
+                self._join_lane(name)
+            count = 1 if tickets is None else min(tickets.get(name, 0), MAX_TICKETS)
+            held = self._tickets.setdefault(name, [])
+            held += [self._ticket(self._served[name]) for _ in range(count - len(held))]
+
+    def listen(self, served: Iterable[Served]) -> None:
+        """Take what is addressed to everybody, or to this instance; once is enough."""
         capabilities = list(served)
         self._served = {one.name: one for one in capabilities}
-        if not self._direct:
-            for one in capabilities:
-                handler = partial(self._receive, one)
-                for subject in (subjects.everyone(one.name), subjects.inst(self._instance, one.name)):
-                    self._direct.append(self._connection.subscribe(subject, handler))
+        if self._direct:
+            return
         for one in capabilities:
             handler = partial(self._receive, one)
-            lane = subjects.lane(self._agent_id, one.name)
-            self._lanes[one.name] = self._connection.subscribe(
-                lane, handler, queue=subjects.QUEUE, durable=False
+            for subject in (subjects.everyone(one.name), subjects.inst(self._instance, one.name)):
+                self._direct.append(self._connection.subscribe(subject, handler))
+
+    def _join_lane(self, capability: str) -> None:
+        if capability not in self._lanes:
+            self._lanes[capability] = self._connection.subscribe(
+                subjects.lane(self._agent_id, capability),
+                partial(self._receive, self._served[capability]),
+                queue=subjects.QUEUE,
+                durable=False,
             )
-            self._tickets[one.name] = [self._ticket(one)]
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The tickets that are held, by capability; what is served and not named here takes no part at all."""
+        return {name: len(tickets) for name, tickets in self._tickets.items()}
+
+    async def follow(self, tickets: Mapping[str, int], *, off_lane: Collection[str] = ()) -> None:
+        """Hold these tickets from now on: more first, then fewer; a capability that is not named stays as it is.
+
+        What was given up brings nothing more when this returns. Raises `LinkDown` and `CallTimeout` when the
+        broker did not confirm.
+        """
+        wanted = {name: min(count, MAX_TICKETS) for name, count in tickets.items() if name in self._served}
+        back = [name for name in wanted if name not in off_lane and name not in self._lanes]
+        for name in back:
+            self._join_lane(name)
+        more = [name for name, count in wanted.items() if count > self.tickets(name)]
+        for name in more:
+            held = self._tickets.setdefault(name, [])
+            held += [self._ticket(self._served[name]) for _ in range(wanted[name] - len(held))]
+        if more or back:
+            await self._connection.flush()
+        leaving = [self._lanes.pop(name) for name in off_lane if name in self._lanes]
+        for name, count in wanted.items():
+            held = self._tickets.get(name, [])
+            leaving += held[count:]
+            del held[count:]
+        if leaving:
+            await asyncio.gather(*(subscription.withdraw() for subscription in leaving))
 
     def _ticket(self, served: Served) -> Subscription:
         return self._connection.subscribe(

@@ -60,3 +60,5 @@ class Drain(_Message):
     term: int = Field(default=0, ge=0)
     revision: int = Field(default=0, ge=0)
     timeout_s: float | None = Field(default=None, gt=0)
+    generation: int = Field(default=0, ge=0)
+    secret: str = ""

@@ -11,13 +11,20 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reach.wire.whole import Whole
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Heartbeat(_Message):
-    """An instance is there. `at` is epoch milliseconds; `inflight` counts what its handlers are doing now."""
+    """An instance is there. `at` is epoch milliseconds; `inflight` counts what its handlers are doing now.
+
+    `queue` counts what waits for a place, `cpu` is the share of its processors that its process used since the
+    last one (0 to 1), `loop_lag_ms` how late its loop was at worst. `term`, `revision` and `tickets` say which
+    order it followed last and what it holds, so that a lost order is found out.
+    """
 
     agent_id: str
     instance: str
@@ -27,6 +34,13 @@ class Heartbeat(_Message):
     health: str = "healthy"
     inflight: int = Field(default=0, ge=0)
     lease_ttl_s: float = Field(default=30.0, gt=0)
+    queue: Whole = 0
+    cpu: float = Field(default=0.0, ge=0)
+    rss_bytes: Whole = 0
+    loop_lag_ms: float = Field(default=0.0, ge=0)
+    term: Whole = 0
+    revision: Whole = 0
+    tickets: dict[str, Whole] | None = None
 
 
 class Goodbye(_Message):
