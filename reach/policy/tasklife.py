@@ -160,7 +160,8 @@ def of_last(event: TaskEvent, sequence: int) -> TaskLife:
 def fold(events: Iterable[tuple[int, TaskEvent]]) -> TaskLife:
     """Give the life that events in order amount to.
 
-    A submission that comes due after its task has ended (a schedule that fired although the task was cancelled), or
+    Events end with their time, and a schedule that has fired leaves none: so whatever comes first is taken as it is.
+    A submission that comes due after its task has ended (the task was cancelled, its schedule fired all the same), or
     that is there twice, changes nothing but the sequence.
 
     Raises:
@@ -168,6 +169,9 @@ def fold(events: Iterable[tuple[int, TaskEvent]]) -> TaskLife:
     """
     life = NOTHING_YET
     for sequence, event in events:
+        if life is NOTHING_YET:
+            life = of_last(event, sequence)
+            continue
         late = event.state is _S.QUEUED and life.state not in {None, _S.SCHEDULED}
         if late and not may_follow(life.state, event.state, again=event.run > life.run):
             life = replace(life, sequence=sequence)

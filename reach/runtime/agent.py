@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from reach import ids
+from reach.bus.workqueue import ACK_WAIT_S
 from reach.policy.bulkhead import Bulkhead
+from reach.policy.tasklife import MAX_ATTEMPTS
 from reach.registry.face import Kind
 from reach.runtime.context import Context
 from reach.runtime.executor import AsyncExecutor, Executor, ProcessExecutor, ThreadExecutor
@@ -22,6 +24,9 @@ from reach.runtime.instance import Instance
 from reach.runtime.job import Served
 from reach.runtime.service import semver
 from reach.runtime.signature import bind
+from reach.runtime.taskoffer import MAX_PAYLOAD, OfferedTask, TaskOptions, offer_task
+from reach.runtime.taskwriter import Author
+from reach.runtime.worker import Worker
 from reach.wire import names
 from reach.wire.card import CapabilityCard, Card
 
@@ -45,6 +50,9 @@ DEFAULT_TIMEOUT_S: Final = 15.0
 
 DRAIN_S: Final = 30.0
 """How long leaving may take before what still runs is ended (behaviour LIFE-7)."""
+
+TASKS_SHARE: Final = 1 / 3
+"""The part of that time in which running tasks may finish; the others are put back."""
 
 ExecutorName = Literal["async", "thread", "process"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,17 +86,18 @@ class Agent:
         self.labels = dict(labels or {})
         self.langs = tuple(langs)
         self._served: dict[str, Served] = {}
+        self._tasks: dict[str, OfferedTask] = {}
         self._start_hooks: list[Hook] = []
         self._stop_hooks: list[Hook] = []
         self._instance: Instance | None = None
 
     def __repr__(self) -> str:
-        return f"<Agent {self.agent_id} {self.version}: {', '.join(self._served) or 'nothing yet'}>"
+        return f"<Agent {self.agent_id} {self.version}: {', '.join(self.capabilities) or 'nothing yet'}>"
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         """Names of what it serves."""
-        return tuple(self._served)
+        return (*self._served, *self._tasks)
 
     def capability(  # noqa: PLR0913 - the facts of a card, each by its name
         self,
@@ -117,7 +126,7 @@ class Agent:
 
         def serve(function: F) -> F:
             tag = names.capability(name)
-            if tag in self._served:
+            if tag in self.capabilities:
                 raise ValueError(f"{self.agent_id} already serves {tag!r}: give one of the two another name")
             if timeout_s is not None and not timeout_s > 0:
                 raise ValueError(f"timeout_s of {tag!r} is a positive number of seconds, not {timeout_s}")
@@ -164,6 +173,53 @@ class Agent:
         name = f"max_concurrency of {tag}"
         return Bulkhead(limit, queue_limit=queue, prioritised=prioritised, name=name, owner=self.agent_id)
 
+    def task(  # noqa: PLR0913 - the facts of a card, each by its name
+        self,
+        name: str,
+        *,
+        idempotent: bool = False,
+        timeout_s: float | None = None,
+        max_concurrency: int | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        ack_wait_s: float = ACK_WAIT_S,
+        description: str = "",
+        executor: ExecutorName | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD,
+    ) -> Callable[[F], F]:
+        """Work on a function's tasks: submitted by `bus.submit`, kept until they are done, told of in events.
+
+        The function is as for `capability`; a context is a `TaskContext`. `timeout_s` is the time of one attempt.
+        `idempotent=True` says that it may be begun again: then failures are tried up to `max_attempts` times, and a
+        task whose worker was lost is taken over (else its outcome is unknown, for a person to decide). A worker that
+        is not heard of for `ack_wait_s` counts as lost. Raises `NameRefused`, `TypeError`, `ValueError`.
+        """
+        options = TaskOptions(
+            idempotent=idempotent,
+            timeout_s=timeout_s,
+            max_attempts=max_attempts,
+            ack_wait_s=ack_wait_s,
+            description=description,
+            max_payload_bytes=max_payload_bytes,
+        )
+
+        def offer(function: F) -> F:
+            tag = names.capability(name)
+            if tag in self.capabilities:
+                raise ValueError(f"{self.agent_id} already serves {tag!r}: give one of the two another name")
+            frame = inspect.currentframe()
+            caller = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
+            self._tasks[tag] = offer_task(
+                function,
+                tag=tag,
+                options=options,
+                namespace=caller,
+                place=lambda handler: _executor_for(handler, executor, max_concurrency),
+                offloaded=executor == "process",
+            )
+            return function
+
+        return offer
+
     def on_start(self, hook: Hook) -> Hook:
         """Run `hook` (sync or async, no arguments) before the first request is taken."""
         self._start_hooks.append(hook)
@@ -183,7 +239,10 @@ class Agent:
             version=self.version,
             display_name=self.display_name,
             owner=self.owner,
-            capabilities=tuple(served.card for served in self._served.values()),
+            capabilities=(
+                *(served.card for served in self._served.values()),
+                *(task.card for task in self._tasks.values()),
+            ),
             supported_langs=self.langs,
             region=self.region,
             labels=self.labels,
@@ -203,7 +262,7 @@ class Agent:
         `ready` is told once requests are taken. Raises `Unreachable`, `ConfigError` when there is no NATS to
         serve at, `ValueError` when there is nothing to serve.
         """
-        if not self._served:
+        if not self.capabilities:
             raise ValueError(
                 f"{self.agent_id} serves nothing yet: decorate a function with "
                 f"@agent.capability('some.name') before running it"
@@ -211,24 +270,40 @@ class Agent:
         served = [_of_its_own(one) for one in self._served.values()]
         instance = Instance(self, ids.instance_id(self.agent_id), served, recorder=recorder)
         await instance.open(settings)
+        worker = self._worker(instance)
         try:
             for hook in self._start_hooks:
                 await _call(hook)
             await instance.join()
+            if worker is not None:
+                await worker.start()
             if ready is not None:
                 ready(instance)
             await _either(stop or asyncio.Event(), instance.drain_asked)
         finally:
             # A cancelled serve() drains too: whoever wants it gone at once kills the process.
-            with_shield = asyncio.ensure_future(self._leave(instance, drain_s))
+            with_shield = asyncio.ensure_future(self._leave(instance, worker, drain_s))
             await _finish(with_shield)
 
-    async def _leave(self, instance: Instance, drain_s: float) -> None:
+    def _worker(self, instance: Instance) -> Worker | None:
+        author = Author(agent_id=self.agent_id, instance=instance.name, generation=instance.generation)
+        offered = [
+            one.of_its_own(_executor_for(one.handler, _asked_for(one.executor), one.limit)[0])
+            for one in self._tasks.values()
+        ]
+        return Worker(instance.connection, instance.bus, author, offered) if offered else None
+
+    async def _leave(self, instance: Instance, worker: Worker | None, drain_s: float) -> None:
         try:
+            if worker is not None:
+                # First, and not beside it: what tasks call may be served here.
+                await worker.leave(drain_s * TASKS_SHARE)
             await instance.leave(instance.drain_s or drain_s)
             for hook in self._stop_hooks:
                 await _call(hook)
         finally:
+            if worker is not None:
+                await worker.close()
             await instance.close()
 
     def run(self) -> None:
@@ -244,9 +319,8 @@ def _is_stream(handler: Handler) -> bool:
 
 def _of_its_own(offered: Served) -> Served:
     """Give a capability to one instance: with slots, counters and an executor that no other start shares."""
-    asked: ExecutorName | None = "process" if isinstance(offered.executor, ProcessExecutor) else None
     shape = offered.places
-    executor, limit = _executor_for(offered.handler, asked, shape.limit)
+    executor, limit = _executor_for(offered.handler, _asked_for(offered.executor), shape.limit)
     places = Bulkhead(
         limit,
         queue_limit=shape.queue_limit,
@@ -262,6 +336,10 @@ def _of_its_own(offered: Served) -> Served:
         timeout_s=offered.timeout_s,
         is_stream=offered.is_stream,
     )
+
+
+def _asked_for(executor: Executor) -> ExecutorName | None:
+    return "process" if isinstance(executor, ProcessExecutor) else None
 
 
 def _executor_for(
