@@ -67,6 +67,8 @@ class Connection:
         self.generation = ids.generation() if generation is None else generation
         self.inbox = subjects.reply_inbox(self.client_id)
         self.link: NatsLink | None = None
+        self.max_payload = 1024 * 1024
+        """The broker's limit on one message in bytes, headers counted; the last broker's while there is none."""
         self.epoch = 0
         self.denials: list[Callable[[str], None]] = []
         self.faults = 0
@@ -123,12 +125,6 @@ class Connection:
         """Whether publishing would work right now."""
         link = self.link
         return link is not None and link.is_up
-
-    @property
-    def max_payload(self) -> int:
-        """The broker's limit on one message in bytes, headers counted."""
-        link = self.link
-        return link.max_payload if link is not None else 1024 * 1024
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -345,6 +341,7 @@ class Connection:
     def take(self, link: NatsLink) -> None:
         """Use a link from now on: what is subscribed is subscribed there."""
         self.link = link
+        self.max_payload = link.max_payload
         self.epoch += 1
         self._told = ""
         if self.epoch > 1:

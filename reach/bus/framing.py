@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _LINE_END: Final = b"\r\n"
+_INBOXES: Final = (b"reply.", b"_INBOX.")
 _WITH_REPLY: Final = 4
 _WITHOUT_REPLY: Final = 3
 
@@ -38,7 +39,10 @@ class Delivery(Struct, gc=False, eq=False):
     @property
     def reply(self) -> str:
         """Where to answer; empty for a subject that means something, since such an answer would be an order."""
-        return answerable(self.raw_reply.decode("utf-8", "replace"))
+        raw = self.raw_reply
+        if raw.startswith(_INBOXES):
+            return raw.decode("utf-8", "replace")
+        return answerable(raw.decode("utf-8", "replace"))
 
     @property
     def no_responders(self) -> bool:

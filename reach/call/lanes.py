@@ -119,8 +119,14 @@ class Lanes:
         """
         if first:
             lane.budget.call(now)
+        breaker = lane.breaker
+        if permit is None and lane.core is None and breaker.closed:
+            breaker.good(now, latency_ms)
+            if not lane.well:
+                self.moved(lane)
+            return
         was_well = lane.well
-        lane.breaker.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
+        breaker.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
         if lane.core is not None:
             lane.core.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
         if lane.well is not was_well:

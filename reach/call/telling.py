@@ -41,6 +41,11 @@ class Teller:
         latency_ms = (now - call.began) * 1000
         if isinstance(outcome, Reply):
             reply = outcome
+            if self._is_usual(call, reply):
+                reply.latency_ms = latency_ms
+                reply.reach_id = call.reach_id
+                self.remember(call, "ok", None, latency_ms, now=now)
+                return reply
         else:
             reply = Reply(ok=False, error=outcome, message_id=call.envelope.message_id)
         last = call.attempts[-1] if call.attempts else None
@@ -71,6 +76,18 @@ class Teller:
         outcome_word = "ok" if failure is None else "cancelled" if call.given_up else "failed"
         self.remember(call, outcome_word, failure, latency_ms, now=now)
         return reply
+
+    def _is_usual(self, call: Call, reply: Reply) -> bool:
+        """Whether a reply is as nearly all are: a result at the first attempt, with nothing to be said beside it."""
+        return (
+            reply.ok
+            and reply.attempt == 1
+            and len(call.attempts) == 1
+            and not (reply.retried or call.inner_retried or reply.degraded or call.level)
+            and reply.trace is None
+            and reply.provider is not None
+            and not len(self._degraded)
+        )
 
     def _mark_degraded(self, call: Call, reply: Reply, now: float) -> None:
         """Make it visible that an answer is not the usual one: in the reply, and to people when it lasts."""

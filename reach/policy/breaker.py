@@ -53,6 +53,9 @@ MOVES: Final[dict[State, frozenset[State]]] = {
 """Where each state may lead. Another move is a fault of this module, and raises."""
 
 
+_ALL_COUNT: Final = 200
+"""So many latencies of an epoch are all taken; of those that follow every eighth is."""
+
 _SOON_S: Final = 0.1
 """What a call is told to wait while others probe: most answers are there by then."""
 
@@ -210,6 +213,21 @@ class Breaker:
         sketch.add(latency_ms)
         if sketch.count >= pace.due:
             self._learn(now)
+
+    def good(self, now: float, latency_ms: float) -> None:
+        """Take in a success that came without a permit: `record` for the usual case, which is nearly every call."""
+        window = self._window
+        if not self._judging or latency_ms > self.slow_ms or window.failures or window.slow:
+            self.record(now, failed=False, latency_ms=latency_ms, jitter=now % 1.0)
+            return
+        self._failed_in_a_row = 0
+        window.record_good(now)
+        sketch = self._pace.sketch
+        # Of many calls every eighth tells the pace as well.
+        if sketch.count < _ALL_COUNT or not window.calls & 7:
+            sketch.add(latency_ms)
+            if sketch.count >= self._pace.due:
+                self._learn(now)
 
     def _judge(self, now: float, jitter: float, *, bad: bool) -> None:
         settings, window = self._settings, self._window

@@ -87,6 +87,13 @@ class Window:
             self._new_slow += 1
             self.slow += 1
 
+    def record_good(self, now: float) -> None:
+        """Count one call that was neither failed nor slow: `record` for nearly every call."""
+        if now >= self._ends:
+            self._roll_to(int(now // self._bucket_s))
+        self._new_calls += 1
+        self.calls += 1
+
     def roll(self, now: float) -> None:
         """Forget what is older than the span at `now`."""
         if now >= self._ends:
