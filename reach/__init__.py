@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from reach.call.context import context
     from reach.call.context import round_of_calls as round  # noqa: A004 - the word of the field for it
     from reach.call.inflow import StreamClocks
+    from reach.call.task import Task
     from reach.call.touch import guard, touch
     from reach.errors import (
         CallTimeout,
@@ -45,8 +46,10 @@ if TYPE_CHECKING:
     from reach.runtime.agent import Agent
     from reach.runtime.context import Context
     from reach.runtime.run import run
+    from reach.runtime.taskcontext import TaskContext
     from reach.wire.envelope import Envelope
     from reach.wire.reply import Failure, Reply
+    from reach.wire.task import TaskEvent, TaskState
 
 __version__ = "0.1.0"
 
@@ -72,6 +75,10 @@ _HOME = {
     "Role": "reach.bus.keys",
     "SchemaInvalid": "reach.errors",
     "StreamClocks": "reach.call.inflow",
+    "Task": "reach.call.task",
+    "TaskContext": "reach.runtime.taskcontext",
+    "TaskEvent": "reach.wire.task",
+    "TaskState": "reach.wire.task",
     "UnknownFailure": "reach.errors",
     "Unreachable": "reach.errors",
     "UpstreamFailure": "reach.errors",
@@ -109,6 +116,10 @@ __all__ = [
     "Role",
     "SchemaInvalid",
     "StreamClocks",
+    "Task",
+    "TaskContext",
+    "TaskEvent",
+    "TaskState",
     "UnknownFailure",
     "Unreachable",
     "UpstreamFailure",

@@ -36,6 +36,10 @@ NAMES = [
     "Role",
     "SchemaInvalid",
     "StreamClocks",
+    "Task",
+    "TaskContext",
+    "TaskEvent",
+    "TaskState",
     "UnknownFailure",
     "Unreachable",
     "UpstreamFailure",
@@ -99,7 +103,7 @@ def test_the_reference_lists_no_name_that_is_not_there() -> None:
     assert [] == [name for name in re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE) if name not in NAMES]
 
 
-@pytest.mark.parametrize("cls", [reach.Bus, reach.Agent, reach.Context], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", [reach.Bus, reach.Agent, reach.Context, reach.Task, reach.TaskContext], ids=lambda cls: cls.__name__)
 def test_what_users_call_is_in_the_reference(cls: type) -> None:
     """Each method and property of the classes that users hold is named in the reference."""
     assert [] == [name for name in public_methods(cls) if not re.search(rf"\b{name}\b", PAGE)]
