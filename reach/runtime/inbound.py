@@ -94,7 +94,9 @@ class Inbound:
         self._look: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         self._streams = StreamRunner(answers, inbox)
-        self._crew = Crew(self._work, enter=partial(ambient.enter, bus), reset=leave, drained=answers.write_out)
+        self._crew = Crew(
+            self._work, enter=partial(ambient.enter, bus), reset=leave, drained=answers.write_out
+        )
 
     @property
     def inflight(self) -> int:
@@ -159,21 +161,20 @@ class Inbound:
 
     def _take_place(self, job: Job) -> Failure | None:
         """Take a place for the job, or one in the queue; the refusal where there is neither (GUARD-1, GUARD-2)."""
-        places = job.served.places
-        outcome = places.take(job.envelope.priority)
+        served, priority = job.served, job.envelope.priority
+        places = served.places
+        if places.queue_limit and places.used >= places.share(priority) and job.is_nested_in_itself:
+            return overloaded(served, places.full(priority))
+        outcome = places.take(priority)
         if outcome is TAKEN:
             job.holds_slot = True
             return None
         if isinstance(outcome, Full):
-            return overloaded(job.served, outcome)
-        if job.served.name in (job.envelope.chain or ()):
-            # It is nested in a call of itself, whose place it would wait for (CALL-4).
-            self._hand_on(places.leave(outcome.waiter))
-            return overloaded(job.served, None)
+            return overloaded(served, outcome)
         job.waiter = outcome.waiter
         outcome.waiter.wakes = job
         if outcome.shed is not None:
-            self._turn_away(outcome.shed.wakes, overloaded(job.served, None))
+            self._turn_away(outcome.shed.wakes, overloaded(served, places.full(outcome.shed.priority)))
         return None
 
     def _hand_on(self, waiter: Waiter | None) -> None:

@@ -114,6 +114,11 @@ class Job(Struct, gc=False, eq=False):
         return bool(self.reply_to) and self.envelope.type != "event"
 
     @property
+    def is_nested_in_itself(self) -> bool:
+        """Whether a call of this very capability is above it: it would wait for that one's place (CALL-4)."""
+        return self.served.name in (self.envelope.chain or ())
+
+    @property
     def in_frames(self) -> bool:
         """Whether the answer is a stream of frames rather than one reply."""
         return self.served.is_stream and self.envelope.frames and self.envelope.type == "stream"

@@ -14,11 +14,8 @@ if TYPE_CHECKING:
     from reach.runtime.job import Job, Served
 
 
-def overloaded(served: Served, full: Full | None) -> Failure:
+def overloaded(served: Served, full: Full) -> Failure:
     """Say that there is no place, whose limit that is, how much of it is used, and when to come again (ERR-6)."""
-    places = served.places
-    if full is None:
-        full = places.full("offline")
     again_ms = full.retry_after_ms(served.mean_ms)
     return Failure.of(Reason.OVERLOADED, full.message, retry_after_ms=again_ms, limit=full.to_limit())
 
