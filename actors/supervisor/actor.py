@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from actors.supervisor.answers import card_of, read_as, seen, stored
+from actors.supervisor.answers import body_of, card_of, read_as, seen, stored
 from actors.supervisor.boottime import boottime
 from actors.supervisor.commands import obey
 from actors.supervisor.fencing import Fencer
@@ -339,7 +339,7 @@ class Supervisor(Actor):
                 request.refuse(Failure.of_error(refusal))
             return
         if request.waits:
-            request.reply(answer.model_dump(mode="json", exclude_defaults=True))
+            request.reply(body_of(answer))
 
     def _hear(
         self, message: Message, model: type[M], taken: Callable[[Governor], Callable[[M, Moment], None]]

@@ -1,4 +1,4 @@
-"""What comes off the bus, read: messages of ours, the leader's key, and whether a write was stored."""
+"""What comes off the bus, read (messages of ours, the leader's key, whether a write was stored), and how we answer."""
 
 from __future__ import annotations
 
@@ -59,3 +59,10 @@ def card_of(delivery: Delivery) -> Card | None:
         return Card.model_validate_json(text) if isinstance(text, str) else None
     except (ValueError, AttributeError):
         return None
+
+
+def body_of(answer: BaseModel) -> dict[str, Any]:
+    """Give an answer of ours as it is sent: every field of its own, and what is as usual inside left out."""
+    bare = answer.model_dump(mode="json", exclude_defaults=True)
+    left_out = type(answer).model_fields.keys() - bare.keys()
+    return {**answer.model_dump(mode="json", include=set(left_out)), **bare}

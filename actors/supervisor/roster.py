@@ -280,7 +280,8 @@ class Roster:
         if before is not None:
             self._unlist(before)
         self.members[member.name] = member
-        member.serves = {one.tag: one for one in member.card.capabilities}
+        # Tasks are pulled from a queue: nobody is subscribed for them.
+        member.serves = {one.tag: one for one in member.card.capabilities if one.kind != "task"}
         for tag in member.serves:
             lanes = self._lanes.setdefault(tag, {})
             lanes.setdefault(member.card.agent_id, {})[member.name] = member

@@ -25,8 +25,9 @@ USUAL_TIER: Final = 10
 
 async def tickets(connection: Connection, cards: CardDirectory, card: Card) -> dict[str, int]:
     """Give the tickets of one instance by capability, all of them named. Raises `LinkDown`."""
-    counts = await asyncio.gather(*(_of(connection, cards, card, one) for one in card.capabilities))
-    return {one.tag: count for one, count in zip(card.capabilities, counts, strict=True)}
+    asked = [one for one in card.capabilities if one.kind != "task"]  # Tasks are pulled from a queue.
+    counts = await asyncio.gather(*(_of(connection, cards, card, one) for one in asked))
+    return {one.tag: count for one, count in zip(asked, counts, strict=True)}
 
 
 async def _of(connection: Connection, cards: CardDirectory, card: Card, served: CapabilityCard) -> int:

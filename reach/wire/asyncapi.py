@@ -35,6 +35,11 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "client": {"description": f"One caller. {_ONE}", "examples": ["c7m2kq4x"]},
     "token": {"description": f"One call of that caller. {_ONE}", "examples": ["a1"]},
     "tenant": {"description": f"On whose behalf. {_ONE}", "examples": ["north-trading"]},
+    "lane": {
+        "description": "A provider (one token), a dot, and the name of the capability.",
+        "examples": ["invoice-extractor.invoice.extract"],
+    },
+    "kind": {"description": f"What kind of thing it is. {_ONE}", "examples": ["breaker"]},
     "service": {"description": f"The agent's name as a NATS service. {_ONE}", "examples": ["invoice"]},
 }
 
@@ -62,7 +67,29 @@ class Operation:
 
 _REQUEST: Final = ("envelope", "parameters")
 _ANSWER: Final = ("reply", "frame")
-_INBOX: Final = (*_ANSWER, "pong", "service-ping", "service-info", "service-stats")
+_INBOX: Final = (
+    *_ANSWER,
+    "pong",
+    "registered",
+    "applied",
+    "permit",
+    "route-answer",
+    "service-ping",
+    "service-info",
+    "service-stats",
+)
+_COMMANDS: Final = {
+    "set": ("set-route", "Change weights, limits, strategy and terms of a capability."),
+    "canary": ("set-canary", "Try a group of instances out, or stop it."),
+    "open": ("set-breaker", "Hold a lane's breaker open."),
+    "close": ("set-breaker", "Close a lane's breaker, or end what an operator said."),
+    "disable": ("set-breaker", "Let a lane's breaker judge nothing."),
+    "drain": ("drain-instances", "Let instances leave."),
+    "resync": ("resync", "Rebuild the table from the instances that answer."),
+    "explain": ("explain", "Route a call now, and say why."),
+    "show": ("show", "Show a capability's entry."),
+    "instances": ("list-instances", "List who is there."),
+}
 
 CHANNELS: Final[dict[str, Channel]] = {
     "request": Channel(
@@ -96,6 +123,22 @@ CHANNELS: Final[dict[str, Channel]] = {
     "outcomes": Channel(
         "reach.outcomes.{client}", ("outcomes",), "How the calls of one caller ended, counted."
     ),
+    "membership": Channel("ctl.{instance}.membership", ("membership",), "Hold these tickets from now on."),
+    "registerAgain": Channel(
+        "ctl.{instance}.register", ("register-again",), "The supervisor does not know you: register."
+    ),
+    "register": Channel("reach.register", ("register",), "An instance asks to take part."),
+    "permit": Channel(
+        "reach.permit.{lane}",
+        ("permit-ask", "permit-outcome"),
+        "May a call probe a lane that is half open? And what became of it.",
+    ),
+    **{
+        f"route{verb.capitalize()}": Channel(f"reach.route.{verb}", (message,), says)
+        for verb, (message, says) in _COMMANDS.items()
+    },
+    "alert": Channel("reach.alert.{kind}", ("alert",), "Something that a person should know."),
+    "audit": Channel("reach.audit.{tenant}", ("audit",), "Who did what."),
     "gone": Channel("reach.gone.{instance}.{generation}", ("gone",), "An instance's connection ended."),
     **{
         f"service{word}{suffix}": Channel(
@@ -125,6 +168,11 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "obeyCredit": Operation("agent", "receive", "credit", "Send more of a stream."),
     "answerPing": Operation("agent", "receive", "ping", "Say that it is there.", ("pong",)),
     "obeyDrain": Operation("agent", "receive", "drain", "Finish and stop."),
+    "obeyMembership": Operation("agent", "receive", "membership", "Hold other tickets.", ("applied",)),
+    "obeyRegisterAgain": Operation("agent", "receive", "registerAgain", "Register again."),
+    "sendRegister": Operation(
+        "agent", "send", "register", "Ask to take part, on each link.", ("registered", "reply")
+    ),
     "sendHeartbeat": Operation("agent", "send", "heartbeat", "Say that it is there, now and then."),
     "sendGoodbye": Operation("agent", "send", "goodbye", "Say that it leaves."),
     **{
@@ -147,12 +195,29 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "sendCredit": Operation("caller", "send", "credit", "Let a stream go on."),
     "sendSuspicion": Operation("caller", "send", "suspect", "Tell of a call that was left waiting."),
     "sendOutcomes": Operation("caller", "send", "outcomes", "Tell how calls ended, about once a second."),
+    "sendPermit": Operation(
+        "caller", "send", "permit", "Ask to probe a lane, and tell how that went.", ("permit",)
+    ),
     "hearGone": Operation(
         "caller", "receive", "gone", "Judge the calls of an instance that is gone at once."
     ),
     "sendGone": Operation("platform", "send", "gone", "Tell that an instance is gone."),
     "sendPing": Operation("platform", "send", "ping", "Ask whether an instance is there.", ("pong",)),
     "sendDrain": Operation("platform", "send", "drain", "Take an instance out of service."),
+    "sendMembership": Operation("platform", "send", "membership", "Move the load.", ("applied",)),
+    "sendRegisterAgain": Operation("platform", "send", "registerAgain", "Ask who somebody is."),
+    "hearRegister": Operation(
+        "platform", "receive", "register", "Take an instance in.", ("registered", "reply")
+    ),
+    "hearPermit": Operation("platform", "receive", "permit", "Let a few calls probe.", ("permit",)),
+    **{
+        f"obeyRoute{verb.capitalize()}": Operation(
+            "platform", "receive", f"route{verb.capitalize()}", says, ("route-answer", "reply")
+        )
+        for verb, (_, says) in _COMMANDS.items()
+    },
+    "sendAlert": Operation("platform", "send", "alert", "Tell a person."),
+    "sendAudit": Operation("platform", "send", "audit", "Say who did what."),
     "hearSuspicion": Operation("platform", "receive", "suspect", "Ask the instances that are in doubt."),
     "hearOutcomes": Operation("platform", "receive", "outcomes", "Add up how everybody's calls ended."),
     "hearHeartbeat": Operation("platform", "receive", "heartbeat", "Follow the life of instances."),

@@ -26,6 +26,8 @@ from typing_extensions import TypedDict
 
 from reach.faults import FAULTS, Reason
 from reach.wire import names
+from reach.wire.alert import Alert
+from reach.wire.audit import AuditEntry
 from reach.wire.card import Card
 from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import VERSION, Envelope
@@ -33,6 +35,26 @@ from reach.wire.glossary import meaning
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.outcomes import Outcomes
 from reach.wire.record import Attempt, ReachRecord
+from reach.wire.registration import (
+    Applied,
+    CardEntry,
+    DrainInstances,
+    Explain,
+    ListInstances,
+    MembershipOrder,
+    PermitAnswer,
+    PermitAsk,
+    PermitOutcome,
+    Register,
+    RegisterAgain,
+    Registered,
+    Resync,
+    RouteAnswer,
+    SetBreaker,
+    SetCanary,
+    SetRoute,
+    Show,
+)
 from reach.wire.reply import Failure, Reply
 from reach.wire.route import RouteEntry
 from reach.wire.service import ServiceInfo, ServicePing, ServiceStats
@@ -86,6 +108,26 @@ MESSAGES: Final[dict[str, Message]] = {
     "record": Message(ReachRecord),
     "outcomes": Message(Outcomes),
     "route": Message(RouteEntry),
+    "register": Message(Register),
+    "registered": Message(Registered),
+    "membership": Message(MembershipOrder),
+    "register-again": Message(RegisterAgain),
+    "applied": Message(Applied),
+    "card-entry": Message(CardEntry),
+    "permit-ask": Message(PermitAsk),
+    "permit": Message(PermitAnswer),
+    "permit-outcome": Message(PermitOutcome),
+    "set-route": Message(SetRoute),
+    "set-canary": Message(SetCanary),
+    "set-breaker": Message(SetBreaker),
+    "drain-instances": Message(DrainInstances),
+    "resync": Message(Resync),
+    "explain": Message(Explain),
+    "show": Message(Show),
+    "list-instances": Message(ListInstances),
+    "route-answer": Message(RouteAnswer),
+    "alert": Message(Alert),
+    "audit": Message(AuditEntry),
     "service-ping": Message(ServicePing),
     "service-info": Message(ServiceInfo),
     "service-stats": Message(ServiceStats),

@@ -23,6 +23,7 @@ DOCUMENT = "urn:reach:asyncapi"
 ANY_INBOX = re.compile(r"_INBOX\..+")
 CAPABILITY = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 TOKEN = r"[A-Za-z0-9_-]+"
+FORMS = {"capability": CAPABILITY, "lane": rf"{TOKEN}\.{CAPABILITY}"}
 
 
 @cache
@@ -52,8 +53,7 @@ def _channels() -> list[tuple[re.Pattern[str], str]]:
             continue
         parts = re.split(r"\{(\w+)\}", channel["address"])
         pattern = "".join(
-            (CAPABILITY if part == "capability" else TOKEN) if index % 2 else re.escape(part)
-            for index, part in enumerate(parts)
+            FORMS.get(part, TOKEN) if index % 2 else re.escape(part) for index, part in enumerate(parts)
         )
         found.append((re.compile(pattern), name))
     return found
@@ -84,7 +84,11 @@ def _message_in(names: set[str], body: Any) -> str:
         return "service-" + str(body["type"]).removeprefix("io.nats.micro.v1.").removesuffix("_response")
     if "ok" in body:
         return "reply"
-    return "frame" if "stream_id" in body else "pong"
+    if "permit-ask" in names:
+        return "permit-outcome" if "permit" in body else "permit-ask"
+    told = {"stream_id": "frame", "status": "registered", "applied": "applied", "in_force": "route-answer"}
+    found = next((name for field, name in told.items() if field in body), None)
+    return found or ("permit" if "breaker" in body else "pong")
 
 
 def assert_matches_contract(subject: str, data: bytes) -> str:

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from reach.faults import Executed, Reason
 from reach.wire import codec
+from reach.wire.alert import Alert
+from reach.wire.audit import AuditEntry
 from reach.wire.card import CapabilityCard, Card
 from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import Envelope
@@ -17,6 +21,28 @@ from reach.wire.frame import Frame
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.outcomes import InstanceOutcomes, LaneOutcomes, LatencySketch, Outcomes
 from reach.wire.record import Attempt, ReachRecord
+from reach.wire.registration import (
+    Applied,
+    CardEntry,
+    DrainInstances,
+    Explain,
+    InstanceRow,
+    LaneExplained,
+    ListInstances,
+    MembershipOrder,
+    PermitAnswer,
+    PermitAsk,
+    PermitOutcome,
+    Register,
+    RegisterAgain,
+    Registered,
+    Resync,
+    RouteAnswer,
+    SetBreaker,
+    SetCanary,
+    SetRoute,
+    Show,
+)
 from reach.wire.reply import Failure, Reply
 from reach.wire.route import (
     Breaker,
@@ -34,6 +60,7 @@ from reach.wire.trace import Hop, Trace
 
 GOLDEN = Path(__file__).parent / "golden"
 AT = 1_796_000_000_000
+REPLY_TO = "reply.c7m2kq4x.a1"
 INSTANCE = "invoice-extractor-k3m7q2xa"
 
 
@@ -229,9 +256,104 @@ def _route() -> RouteEntry:
     )
 
 
+def _taking_part(card: Card) -> dict[str, tuple[str, BaseModel]]:
+    """Give what instances and the supervisor say to each other, each with its subject."""
+    order: dict[str, Any] = {"term": 7, "revision": 41, "generation": AT, "secret": "k3m7q2xa"}
+    return {
+        "register": ("reach.register", Register(card=card, server="NABC", connection=12)),
+        "registered": (
+            REPLY_TO,
+            Registered(
+                status="welcome",
+                term=7,
+                revision=41,
+                tickets={"invoice.extract": 5},
+                off_lane=("invoice.check",),
+                secret="k3m7q2xa",
+                supervisor="s7m2kq4x",
+            ),
+        ),
+        "membership": (
+            f"ctl.{INSTANCE}.membership",
+            MembershipOrder(**order, tickets={"invoice.extract": 0}, off_lane=("invoice.extract",)),
+        ),
+        "register-again": (f"ctl.{INSTANCE}.register", RegisterAgain(**order)),
+        "applied": (
+            REPLY_TO,
+            Applied(
+                instance=INSTANCE,
+                generation=AT,
+                term=7,
+                revision=41,
+                applied=True,
+                tickets={"invoice.extract": 0},
+            ),
+        ),
+        "card-entry": ("", CardEntry(card=card, present=False, ended_at=AT, ended="lost", server="NABC")),
+    }
+
+
+def _probing_and_telling() -> dict[str, tuple[str, BaseModel]]:
+    """Give what is said about lanes that are probed, and to people, each with its subject."""
+    lane: dict[str, Any] = {"provider": "invoice-extractor", "capability": "invoice.extract"}
+    subject = "reach.permit.invoice-extractor.invoice.extract"
+    return {
+        "permit-ask": (subject, PermitAsk(client="c7m2kq4x", **lane, expires_at=AT + 5000)),
+        "permit": (REPLY_TO, PermitAnswer(permit="p1", expires_at=AT + 5000)),
+        "permit-outcome": (
+            subject,
+            PermitOutcome(client="c7m2kq4x", **lane, permit="p1", failed=False, latency_ms=12.5),
+        ),
+        "alert": (
+            "reach.alert.breaker",
+            Alert(kind="breaker", subject="invoice-extractor invoice.extract", message="9 of 20", at=AT),
+        ),
+        "audit": (
+            "reach.audit.default",
+            AuditEntry(at=AT, who="jo", what="route.open", target="invoice-extractor", why="it lies"),
+        ),
+    }
+
+
+def _commands() -> dict[str, tuple[str, BaseModel]]:
+    """Give what operators say, and an answer, each with its subject."""
+    who: dict[str, Any] = {"by": "jo", "reason": "month end"}
+    one: dict[str, Any] = {**who, "capability": "invoice.extract"}
+    row = InstanceRow(instance=INSTANCE, agent_id="invoice-extractor", generation=AT, heard_s=1.5)
+    return {
+        "set-route": (
+            "reach.route.set",
+            SetRoute(**one, weights={"invoice-extractor": 0.5}, terms_off=("cost",), dry_run=True),
+        ),
+        "set-canary": ("reach.route.canary", SetCanary(**one, canary=Canary(version="2.4.0", percent=5.0))),
+        "set-breaker": ("reach.route.open", SetBreaker(**one, provider="invoice-extractor")),
+        "drain-instances": (
+            "reach.route.drain",
+            DrainInstances(**who, target="invoice-extractor", timeout_s=30.0),
+        ),
+        "resync": ("reach.route.resync", Resync(**who)),
+        "explain": ("reach.route.explain", Explain(**one, caller="c7m2kq4x", require={"lang": "zh"})),
+        "show": ("reach.route.show", Show(**one)),
+        "list-instances": ("reach.route.instances", ListInstances(**who, agent_id="invoice-extractor")),
+        "route-answer": (
+            REPLY_TO,
+            RouteAnswer(
+                message="calls go to tier 10",
+                term=7,
+                revision=41,
+                after=_route(),
+                lanes=(
+                    LaneExplained(
+                        provider="invoice-extractor", priority=10, share=1.0, weight=0.6, instances=(row,)
+                    ),
+                ),
+            ),
+        ),
+    }
+
+
 def specimens() -> dict[str, Specimen]:
     """Give every specimen by name."""
-    reply_to = "reply.c7m2kq4x.a1"
     ids: dict[str, Any] = {"agent_id": "invoice-extractor", "instance": INSTANCE, "generation": AT}
     card = Card(
         **ids,
@@ -243,8 +365,8 @@ def specimens() -> dict[str, Specimen]:
         name: Specimen("envelope", "cap.invoice.extract", envelope.to_map())
         for name, envelope in envelopes().items()
     }
-    found |= {name: Specimen("reply", reply_to, reply.to_map()) for name, reply in replies().items()}
-    found |= {name: Specimen("frame", reply_to, frame.to_map()) for name, frame in frames().items()}
+    found |= {name: Specimen("reply", REPLY_TO, reply.to_map()) for name, reply in replies().items()}
+    found |= {name: Specimen("frame", REPLY_TO, frame.to_map()) for name, frame in frames().items()}
     found["card"] = Specimen("card", "", card.model_dump(mode="json"))
     found["record"] = Specimen("record", "", _record().to_map())
     found["route"] = Specimen("route", "", _route().model_dump(mode="json"))
@@ -260,11 +382,13 @@ def specimens() -> dict[str, Specimen]:
         ("cancel", f"ctl.{INSTANCE}.cancel", Cancel(message_id="m1")),
         ("credit", f"ctl.{INSTANCE}.credit", Credit(stream_id="m1", bytes=262_144)),
         ("ping", f"ctl.{INSTANCE}.ping", Ping(at=AT)),
-        ("pong", reply_to, Pong(instance=INSTANCE, generation=AT, at=AT, inflight=3)),
+        ("pong", REPLY_TO, Pong(instance=INSTANCE, generation=AT, at=AT, inflight=3)),
         ("outcomes", "reach.outcomes.c7m2kq4x", _outcomes()),
         ("drain", f"ctl.{INSTANCE}.drain", Drain(term=7, revision=41, timeout_s=30.0)),
     ):
         found[name] = Specimen(name, subject, message.model_dump(mode="json"))
+    for name, (subject, said) in (_taking_part(card) | _probing_and_telling() | _commands()).items():
+        found[name] = Specimen(name, subject, said.model_dump(mode="json"))
     return found
 
 
