@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from reach.runtime.context import Context
     from reach.runtime.run import run
     from reach.runtime.taskcontext import TaskContext
+    from reach.wire.card import Limits
     from reach.wire.envelope import Envelope
     from reach.wire.reply import Failure, Reply
     from reach.wire.task import TaskEvent, TaskState
@@ -65,6 +66,7 @@ _HOME = {
     "Envelope": "reach.wire.envelope",
     "Executed": "reach.faults",
     "Failure": "reach.wire.reply",
+    "Limits": "reach.wire.card",
     "NameRefused": "reach.errors",
     "NotExecuted": "reach.errors",
     "NotOnTheWire": "reach.errors",
@@ -106,6 +108,7 @@ __all__ = [
     "Envelope",
     "Executed",
     "Failure",
+    "Limits",
     "NameRefused",
     "NotExecuted",
     "NotOnTheWire",

@@ -26,6 +26,7 @@ NAMES = [
     "Envelope",
     "Executed",
     "Failure",
+    "Limits",
     "NameRefused",
     "NotExecuted",
     "NotOnTheWire",

@@ -28,7 +28,7 @@ from reach.runtime.taskoffer import MAX_PAYLOAD, OfferedTask, TaskOptions, offer
 from reach.runtime.taskwriter import Author
 from reach.runtime.worker import Worker
 from reach.wire import names
-from reach.wire.card import CapabilityCard, Card
+from reach.wire.card import CapabilityCard, Card, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,6 +113,7 @@ class Agent:
         max_payload_bytes: int = 32 * 1024 * 1024,
         queue: int = 0,
         prioritised: bool = False,
+        limits: Limits | None = None,
     ) -> Callable[[F], F]:
         """Serve a function as a capability.
 
@@ -120,8 +121,9 @@ class Agent:
         computing; the function must be importable); generators are streams. `idempotent=True` says that doing
         it twice is the same as once: only then are timeouts retried. Of the calls over `max_concurrency` at most
         `queue` wait, the others are refused at once; `prioritised` keeps places free for `core` calls, and lets
-        `offline` ones use half of them. Raises `NameRefused`, `TypeError`,
-        `ValueError` at decoration for what could not be served.
+        `offline` ones use half of them. `limits` bounds what one calling process has under way here: what is over it
+        goes to another agent, then to the next tier. Raises `NameRefused`, `TypeError`, `ValueError` at decoration
+        for what could not be served.
         """
 
         def serve(function: F) -> F:
@@ -156,6 +158,7 @@ class Agent:
                 max_payload_bytes=max_payload_bytes,
                 input_schema=handler.input_schema,
                 output_schema=handler.output_schema,
+                limits=limits,
             )
             self._served[tag] = Served(
                 card=card,
