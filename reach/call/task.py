@@ -12,7 +12,7 @@ from reach.bus.translate import translate
 from reach.call.taskfeed import Filter, TaskFeed
 from reach.errors import CallTimeout, LinkDown, ReachError, Unreachable, UpstreamRefusal
 from reach.faults import Executed, Reason
-from reach.policy.tasklife import UNSTARTED, TaskLife, fold
+from reach.policy.tasklife import AT_WORK, UNSTARTED, TaskLife, fold
 from reach.wire import codec, subjects
 from reach.wire.reply import Failure, Reply
 from reach.wire.task import TaskEvent, TaskOrder, TaskState
@@ -152,6 +152,11 @@ class Task:
         kind) is asked, `CallTimeout` when no worker took it: then nobody has it.
         """
         order = TaskOrder(data=codec.wire_form(value), event_id=question, source=self._tasks.connection.who)
+        state = (await self.last()).state
+        if state not in AT_WORK:
+            raise UpstreamRefusal(
+                f"task {self.id} asks nothing: it is {state}", reason=Reason.NOT_FOUND, executed=Executed.NO
+            )
         await self._order(subjects.task_input(self.tenant, self.id), order, timeout_s)
 
     # -- steps ---------------------------------------------------------------------------------------

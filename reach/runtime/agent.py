@@ -199,6 +199,7 @@ class Agent:
         options = TaskOptions(
             idempotent=idempotent,
             timeout_s=timeout_s,
+            max_concurrency=max_concurrency,
             max_attempts=max_attempts,
             ack_wait_s=ack_wait_s,
             description=description,

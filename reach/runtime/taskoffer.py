@@ -52,6 +52,7 @@ class TaskOptions:
 
     idempotent: bool = False
     timeout_s: float | None = None
+    max_concurrency: int | None = None
     max_attempts: int = MAX_ATTEMPTS
     ack_wait_s: float = ACK_WAIT_S
     description: str = ""
@@ -61,6 +62,8 @@ class TaskOptions:
         """Raise `ValueError` for what cannot be."""
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ValueError(f"timeout_s of {tag!r} is a positive number of seconds, not {self.timeout_s}")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise ValueError(f"max_concurrency of {tag!r} is at least 1, not {self.max_concurrency}")
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts of {tag!r} is at least 1, not {self.max_attempts}")
         if not self.ack_wait_s >= MIN_ACK_WAIT_S:
