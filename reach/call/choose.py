@@ -3,17 +3,18 @@
 While nothing speaks against it the answer is the queue-group subject, and NATS picks the instance; the pipeline does
 not even come here. Otherwise the lanes of the best tier that has a usable one are looked at: a lane whose breaker
 is open, that is full, or that lacks what the call requires is out, and what it lacks is kept (behaviour ROUTE-1,
-ROUTE-9, CALL-12). A lane that is being probed is given to a call that may be repeated, or to whoever has no other.
+ROUTE-9, CALL-12). A lane that is to be probed is given to a call that may be repeated, or to whoever has no other;
+where none of those has come for ten seconds (ours), to any, since who is never asked is never found to be well.
 Within a lane NATS picks again, unless instances of it have just failed (RETRY-5).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from reach.faults import Reason
-from reach.policy.permits import Pass, Permit
+from reach.policy.permits import Pass, Permit, Refused
 from reach.wire import subjects
 from reach.wire.reply import Failure
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from reach.call.call import Call
     from reach.call.lanes import Lane, Lanes
     from reach.wire.card import Card
+
+
+PATIENCE_S: Final = 10.0
+"""How long a lane that is due to be probed waits for a call that may be repeated; as long as a first opening lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def choose(
         if call.avoid and tier != tiers[-1] and _is_spent(call.avoid, offers, tier):
             continue  # All of it has failed this call: elsewhere is the next tier (RETRY-1).
         usable, probing = _usable([offer for offer in offers if offer.tier == tier], call, now, refused)
-        if probing is not None and (not usable or call.idempotent):
+        if probing is not None and (not usable or _may_probe(call, probing[0].lane, now)):
             offer, permit = probing
             return _within(call, offer, lanes, now, pick, permit=permit, level=level)
         if probing is not None:
@@ -118,6 +123,12 @@ def choose(
             whole = len(tiers) == 1 and len(usable) == len(offers) and not touched
             return _within(call, offer, lanes, now, share, level=level, whole=whole)
     return _last_resort(call, offers, lanes, now, pick) or _nobody(refused)
+
+
+def _may_probe(call: Call, lane: Lane, now: float) -> bool:
+    """Whether a call that could go elsewhere is one to find out with whether a lane is well again."""
+    breaker = lane.breaker_of(call.envelope.priority)
+    return call.idempotent or call.keyed or now >= breaker.open_until + PATIENCE_S
 
 
 def _is_spent(avoid: set[str], offers: list[_Offer], tier: int) -> bool:
@@ -246,13 +257,20 @@ def _within(
 
 def _last_resort(call: Call, offers: list[_Offer], lanes: Lanes, now: float, pick: float) -> Route | None:
     """Give a lane whose breaker is open to a `core` call that has no other (BREAK-5)."""
+    priority = call.envelope.priority
+    if priority != "core":
+        return None
+    tiers = sorted({offer.tier for offer in offers})
     for offer in sorted(offers, key=lambda offer: offer.tier):
         lane = offer.lane
-        breaker = lane.breaker_of(call.envelope.priority)
-        if not lane.full and isinstance(
-            breaker.admit(now, priority=call.envelope.priority, last_usable=True), Pass
-        ):
-            return _within(call, offer, lanes, now, pick)
+        if lane.full:
+            continue
+        verdict = lane.breaker_of(priority).admit(
+            now, priority=priority, expires_at=call.deadline, last_usable=True
+        )
+        if not isinstance(verdict, Refused):
+            permit = verdict if isinstance(verdict, Permit) else None
+            return _within(call, offer, lanes, now, pick, permit=permit, level=tiers.index(offer.tier))
     return None
 
 

@@ -75,11 +75,13 @@ def _second(out: Outbound, call: Call, first: Pending, planned: Hedge) -> Pendin
         call.envelope.message_id = ids.new_id()
         second = out.publish_small(call, out.choose(call))
     except Outlived:
-        return None
+        second = None
     finally:
         call.envelope.message_id = message_id
         call.avoid = avoid
-    if second is not None:
+    if second is None:
+        out.leave_lane(call)  # It was chosen, and not asked.
+    else:
         lane.budget.retried(now)
     return second
 

@@ -11,6 +11,7 @@ from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from reach.call.lanes import NOBODY
 from reach.call.native import is_flagged
 from reach.faults import Reason
 from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown, decide
@@ -54,20 +55,21 @@ class Judge:
         returning = nobody and call.card is not None and now - self.link_back < RETURN_WITHIN_S
         # An instance of whose end we had not heard: nothing was done, so choosing again costs no attempt.
         missed = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("inst.")
-        lane = self._lanes.of(call.capability, attempt.provider or "none")
+        tried = len(call.attempts)  # A second request beside a slow first one is an attempt as well.
+        lane = call.lane or self._lanes.of(call.capability, NOBODY)
         decision = decide(
             failure,
             idempotent=call.idempotent,
             keyed=call.keyed,
-            attempt=attempt.n,
+            attempt=tried,
             left_s=call.deadline - now,
             streaming_started=call.data_frames > 0,
             budget_ok=missed or returning or lane.budget.may_retry(now),
             jitter=random(),  # noqa: S311 - spreading load, not a secret
             inner_retried=call.inner_retried,
-            max_attempts=_most(call, attempt.n, nobody=nobody, again=returning or missed),
+            max_attempts=_most(call, tried, nobody=nobody, again=returning or missed),
             flagged=is_flagged(failure),
-            base_s=0.0 if missed else RETURN_S / 2 ** (attempt.n - 1) if returning else BACKOFF_BASE_S,
+            base_s=0.0 if missed else RETURN_S / 2 ** (tried - 1) if returning else BACKOFF_BASE_S,
         )
         attempt.decision = decision.word
         if isinstance(decision, GiveUp):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from reach.policy.blame import counts_against_lane
 from reach.policy.breaker import Breaker
+from reach.policy.permits import Permit
 from reach.policy.retrybudget import RetryBudget
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from reach.observe.metrics import Metrics, Tally
     from reach.policy.breaker_settings import BreakerSettings
-    from reach.policy.permits import Permit
     from reach.wire.envelope import Priority
     from reach.wire.reply import Failure
 
@@ -33,6 +33,11 @@ SHUN_S: Final = 5.0
 
 MAX_LANES: Final = 10_000
 """Lanes that are kept; the ones that rest are forgotten first."""
+
+NOBODY: Final = ""
+"""Stands for the provider of an attempt of which nobody knows who had it: such calls share one retry budget."""
+
+_NOW_S: Final = 1.0  # A permit that is given back in the next line: any time to come will do.
 
 
 class Lane:
@@ -110,7 +115,7 @@ class Lanes:
 
     def known(self, capability: str) -> Iterable[Lane]:
         """Give the lanes of a capability that were used."""
-        return self._by_capability.get(capability, {}).values()
+        return [lane for lane in self._by_capability.get(capability, {}).values() if lane.provider != NOBODY]
 
     def good(self, lane: Lane, now: float, latency_ms: float, permit: Permit | None, *, first: bool) -> None:
         """Take in an answer that counts for its lane; `latency_ms` is the time that the far end needed.
@@ -125,12 +130,7 @@ class Lanes:
             if not lane.well:
                 self.moved(lane)
             return
-        was_well = lane.well
-        breaker.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
-        if lane.core is not None:
-            lane.core.record(now, failed=False, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
-        if lane.well is not was_well:
-            self.moved(lane)
+        self._judge(lane, now, failed=False, latency_ms=latency_ms, permit=permit)
 
     def bad(
         self,
@@ -147,10 +147,27 @@ class Lanes:
             lane.budget.call(now)
         usual_ms = lane.breaker.usual_median_ms
         counts = counts_against_lane(failure, waited_ms=waited_ms, usual_ms=usual_ms)
+        self._judge(lane, now, failed=counts, latency_ms=waited_ms, permit=permit)
+
+    def _judge(
+        self, lane: Lane, now: float, *, failed: bool | None, latency_ms: float, permit: Permit | None
+    ) -> None:
+        """Let both breakers of a lane judge an outcome: what the one let through is a probe of the other as well.
+
+        Else the one for `core` calls would stay open for ever where no `core` call comes any more.
+        """
         was_well = lane.well
-        lane.breaker.record(now, failed=counts, latency_ms=waited_ms, jitter=random(), permit=permit)  # noqa: S311
-        if lane.core is not None:
-            lane.core.record(now, failed=counts, latency_ms=waited_ms, jitter=random(), permit=permit)  # noqa: S311
+        for breaker in (lane.breaker, lane.core):
+            if breaker is None:
+                continue
+            unspent = permit is not None and not permit.spent
+            breaker.record(now, failed=failed, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
+            if breaker.closed or failed is None or (unspent and permit is not None and permit.spent):
+                continue
+            if now - latency_ms / 1000 >= breaker.open_until:
+                verdict = breaker.admit(now, expires_at=now + _NOW_S)
+                if isinstance(verdict, Permit):
+                    breaker.record(now, failed=failed, latency_ms=latency_ms, jitter=random(), permit=verdict)  # noqa: S311
         if lane.well is not was_well:
             self.moved(lane)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reach.call.options import NO_FALLBACK
 from reach.faults import Executed, Reason
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from reach.registry.cards import CardDirectory
 
 _log = logging.getLogger("reach.call")
+
+_AGAIN: Final = frozenset({"retry", "retry_elsewhere"})
+"""Decisions after which the record has another attempt, unless it says more."""
 
 
 class Teller:
@@ -53,10 +56,7 @@ class Teller:
             reply.instance = reply.instance or last.instance
             reply.provider = reply.provider or last.provider
         if reply.error is not None:
-            self._localise(call, reply.error)
-            if reply.error.executed is Executed.NO:
-                # The last attempt did nothing; an earlier one may have.
-                reply.error.executed = call.executed
+            self._complete(call, reply.error)
         reply.attempt = max(1, len(call.attempts))
         reply.latency_ms = latency_ms
         reply.reach_id = call.reach_id
@@ -126,6 +126,16 @@ class Teller:
             reply.degraded = True
             call.level = max(1, call.level)
 
+    def _complete(self, call: Call, failure: Failure) -> None:
+        """Say in a failure, and in its record, what is known of the call as a whole."""
+        last = call.attempts[-1] if call.attempts else None
+        if last is not None and last.decision in _AGAIN:
+            last.decision += f" not_sent:{failure.reason}"
+        self._localise(call, failure)
+        if failure.executed is Executed.NO:
+            # The last attempt did nothing; an earlier one may have.
+            failure.executed = call.executed
+
     def _localise(self, call: Call, failure: Failure) -> None:
         """Say what the caller can use: near names for a capability that nobody serves, agents for a wrong target."""
         if failure.reason is not Reason.NO_RESPONDERS:
@@ -151,9 +161,12 @@ class Teller:
         """Record a call whose caller left; the reply is for a caller who left its round only."""
         latency_ms = (monotonic() - call.began) * 1000
         failure = Failure.of(Reason.CANCELLED, executed=call.executed)
-        if call.attempts and not call.attempts[-1].decision:
-            call.attempts[-1].took_ms = latency_ms - call.attempts[-1].started_ms
-            call.attempts[-1].decision = "cancelled"
+        last = call.attempts[-1] if call.attempts else None
+        if last is not None and not last.decision:
+            last.took_ms = latency_ms - last.started_ms
+            last.decision = "cancelled"
+        elif last is not None and last.decision in _AGAIN:
+            last.decision += " cancelled"
         self.remember(call, "cancelled", failure, latency_ms)
         return Reply(
             ok=False,
