@@ -40,6 +40,9 @@ class SilentLink:
     def put(self, line: bytes) -> None:
         """Take a framed message, and forget it."""
 
+    def write_out(self) -> None:
+        """Have nothing to hand on."""
+
     def subscribe(self, *_: object, **__: object) -> Any:
         return SimpleNamespace(drop=lambda: None)
 
@@ -117,7 +120,9 @@ class Pipeline:
         self.link.sent.clear()
         for number, body in enumerate(bodies):
             served = self.served[number % len(self.served)]
-            self.inbound.receive(served, Delivery(subject.encode(), b"r.%d" % number, body, None, self._loop.time()))
+            self.inbound.receive(
+                served, Delivery(subject.encode(), b"r.%d" % number, body, None, self._loop.time())
+            )
         assert await self.inbound.wait_idle(20.0), "requests did not end"
         await asyncio.sleep(0)
         return [self.link.sent.get(f"r.{number}", []) for number in range(len(bodies))]
