@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from actors.sentinel.actor import Sentinel
 from actors.supervisor.actor import Supervisor
 from reach.bus.connection import Connection
 from reach.bus.keys import Role
+from reach.errors import ReachError
 from reach.runtime.child import ChildSpec
 from reach.runtime.host import Host
 from reach.runtime.instance import Instance
@@ -124,13 +124,14 @@ class SupervisorRig:
 
     async def platform(self) -> Platform:
         """Start a platform process; its supervisor leads, or follows."""
-        process = await asyncio.create_subprocess_exec(
-            *platform_command(self.system.home, actors=ACTORS),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=(self.folder / f"platform-{os.urandom(4).hex()}.log").open("wb"),
-            env=self.system.env,
-        )
+        with (self.folder / f"platform-{os.urandom(4).hex()}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *platform_command(self.system.home, actors=ACTORS),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=self.system.env,
+            )
         platform = Platform(process)
         self._stack.push_async_callback(platform.end)
         assert process.stdout is not None
@@ -141,17 +142,15 @@ class SupervisorRig:
 
     async def led(self, *, within_s: float = 10.0) -> float:
         """Wait until somebody leads; how long that took."""
-        operator = await self.connection(Role.OPERATOR)
         began = asyncio.get_running_loop().time()
         async with asyncio.timeout(within_s):
             while True:
                 try:
                     await self.command(RouteVerb.INSTANCES, limit=1)
-                except reach.ReachError:
+                except ReachError:
                     await asyncio.sleep(0.02)
                 else:
                     break
-        assert operator.connected
         return asyncio.get_running_loop().time() - began
 
     # -- operators ------------------------------------------------------------------------------------
@@ -236,6 +235,3 @@ def card(number: int, *, agent_id: str = "many", capability: str = "job.do", **f
         capabilities=(CapabilityCard(tag=capability, priority=fields.pop("priority", 10)),),
         **fields,
     )
-
-
-PYTHON = sys.executable
