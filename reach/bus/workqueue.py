@@ -187,12 +187,14 @@ class WorkQueue:
                 self._wake.set()
 
     async def stop(self) -> None:
-        """Ask no more; what still comes is handed back. `close` it when nothing is out any more."""
+        """Ask no more, and hand back what still comes of what was asked for."""
         self._pulling = False
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
             self._keeper = None
+        # The server forgets requests that nobody listens for; else what is handed back would come here again.
+        await self._subscription.withdraw()
 
     def close(self) -> None:
         """Listen no more."""

@@ -39,10 +39,11 @@ _LATER_S: Final = 1.0
 
 
 class Claim:
-    """The claim of one run. `life` is what the task was when it was begun."""
+    """The claim of one run. `life` is what the task was when it was begun; `holds` whether it is ours."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run
+        self.holds = False
         self.life: TaskLife = NOTHING_YET
 
     async def won(self, *, first: bool) -> bool:
@@ -110,7 +111,7 @@ class Claim:
         run.writer.attempt, run.writer.lost = start.attempt, start.lost
         # What has no event yet gets its submission into this one, so that it is kept as any other.
         await run.writer.write(TaskState.RUNNING, first=run.submitted if life.state is None else None)
-        self.life = life
+        self.life, self.holds = life, True
 
     async def _not_started(self, life: TaskLife, decision: Handling) -> None:
         run = self._run
