@@ -160,7 +160,8 @@ class Feed:
                     await self._make()
                     return
             except (LinkDown, CallTimeout, Unreachable) as error:
-                if deadline is not None and monotonic() >= deadline:
+                final = isinstance(error, _NoStream) or (deadline is not None and monotonic() >= deadline)
+                if deadline is not None and final:
                     raise translate(error) from None
             else:
                 if deadline is not None and monotonic() >= deadline:
@@ -280,8 +281,12 @@ class _Line:
             self._arrived.put_nowait(None)
 
 
+class _NoStream(Unreachable):
+    """JetStream itself says that it cannot be read."""
+
+
 def _refused(stream: str, error: dict[str, Any]) -> ReachError:
-    return Unreachable(
+    return _NoStream(
         f"stream {stream} cannot be read: {error.get('description', 'it says no')}. "
         "Right would be `reach up`, or the platform started once at your own NATS."
     )

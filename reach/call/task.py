@@ -27,6 +27,7 @@ ORDER_S: Final = 10.0
 
 _LOOK_S: Final = (1.0, 2.0, 5.0, 10.0)
 _AGAIN_S: Final = 0.02
+_OBEY_S: Final = 1.0
 
 
 class Task:
@@ -137,9 +138,9 @@ class Task:
                 continue
             order = TaskOrder(attempt=life.attempt, reason=reason, source=self._tasks.connection.who)
             try:
-                await self._order(subjects.task_cancel(self.tenant, self.id), order, left_s)
+                await self._order(subjects.task_cancel(self.tenant, self.id), order, min(left_s, _OBEY_S))
             except CallTimeout:
-                continue  # Once more, to see what has become of it.
+                continue  # It may have ended in that moment, or have lost its worker: look again.
             except ReachError as error:
                 if error.reason is not Reason.NOT_FOUND:
                     raise
