@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 
 from reach import ids
 from reach.call.call import Outlived
+from reach.faults import Reason
 from reach.policy.hedge import Hedge, due, plan
-from reach.wire.reply import Reply
+from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
     from reach.bus.mux import Pending
     from reach.call.call import Call
+    from reach.call.lanes import Lane
     from reach.call.outbound import Outbound
+    from reach.policy.retrybudget import RetryBudget
 
 
 async def hedged(out: Outbound, call: Call, first: Pending) -> Pending:
@@ -40,8 +43,9 @@ async def hedged(out: Outbound, call: Call, first: Pending) -> Pending:
     await asyncio.wait({first.future}, timeout=planned.after_s)
     if first.future.done():
         return first
-    second = _second(out, call, first, planned)
-    if second is None:
+    lane = _lane_of(out, call, first)
+    second = None if lane is None else _second(out, call, first, planned, lane.budget)
+    if lane is None or second is None:
         return first
     try:
         await asyncio.wait({first.future, second.future}, return_when=asyncio.FIRST_COMPLETED)
@@ -55,15 +59,27 @@ async def hedged(out: Outbound, call: Call, first: Pending) -> Pending:
     if winner is first:
         # The attempt that counts is the last one: what is judged, and noted next.
         call.attempts.append(call.attempts.pop(0))
+    else:
+        lane.budget.call(monotonic())  # Of second attempts nobody else counts that there was a call.
     return winner
 
 
-def _second(out: Outbound, call: Call, first: Pending, planned: Hedge) -> Pending | None:
+def _lane_of(out: Outbound, call: Call, first: Pending) -> Lane | None:
+    """Give the lane that is slow, as far as is known who has the first request."""
+    if first.accepted is not None:
+        return out.lanes.of(call.capability, _provider(first.accepted))
+    return next(iter(out.lanes.known(call.capability)), None)
+
+
+def _provider(instance: str) -> str:
+    return instance.rpartition("-")[0]
+
+
+def _second(out: Outbound, call: Call, first: Pending, planned: Hedge, budget: RetryBudget) -> Pending | None:
     """Send the second request elsewhere; None where the time, the budget or the choice does not allow it."""
     now = monotonic()
-    lane = next(iter(out.lanes.known(call.capability)), None)
-    budget_ok = lane is not None and lane.budget.may_retry(now)
-    if not isinstance(due(planned, left_s=call.deadline - now, budget_ok=budget_ok), Hedge) or lane is None:
+    verdict = due(planned, left_s=call.deadline - now, budget_ok=budget.may_retry(now))
+    if not isinstance(verdict, Hedge):
         return None
     message_id = call.envelope.message_id
     avoid = call.avoid
@@ -82,7 +98,7 @@ def _second(out: Outbound, call: Call, first: Pending, planned: Hedge) -> Pendin
     if second is None:
         out.leave_lane(call)  # It was chosen, and not asked.
     else:
-        lane.budget.retried(now)
+        budget.retried(now)
     return second
 
 
@@ -97,6 +113,9 @@ def _settle_loser(out: Outbound, call: Call, loser: Pending, *, lost_at: int) ->
     """Cancel the request that is not waited for any more, here and at the agent."""
     attempt = call.attempts[lost_at]
     attempt.instance = loser.accepted or attempt.instance
+    if attempt.instance is not None:
+        attempt.provider = _provider(attempt.instance)
     attempt.took_ms = (monotonic() - loser.opened) * 1000
     attempt.decision = "hedge_lost"
+    out.metrics.attempt_finished(call.capability, attempt.provider, Failure.of(Reason.CANCELLED))
     out.mux.cancel(loser)
