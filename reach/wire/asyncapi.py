@@ -35,6 +35,8 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "client": {"description": f"One caller. {_ONE}", "examples": ["c7m2kq4x"]},
     "token": {"description": f"One call of that caller. {_ONE}", "examples": ["a1"]},
     "tenant": {"description": f"On whose behalf. {_ONE}", "examples": ["north-trading"]},
+    "task": {"description": f"One task. {_ONE}", "examples": ["h3w3zhhm6es73svt"]},
+    "state": {"description": "The state that a task is in from here on.", "examples": ["running"]},
     "lane": {
         "description": "A provider (one token), a dot, and the name of the capability.",
         "examples": ["invoice-extractor.invoice.extract"],
@@ -137,6 +139,25 @@ CHANNELS: Final[dict[str, Channel]] = {
         f"route{verb.capitalize()}": Channel(f"reach.route.{verb}", (message,), says)
         for verb, (message, says) in _COMMANDS.items()
     },
+    "taskEvent": Channel(
+        "task.event.{state}.{tenant}.{task}.{capability}",
+        ("task-event",),
+        "One change in the life of a task, kept in the stream REACH_TASK_EVENTS. Written with an expected last "
+        "sequence over all events of its task; one that is `queued` is work.",
+    ),
+    "taskSubmit": Channel(
+        "task.submit.{capability}",
+        _REQUEST,
+        "Work for the queue REACH_TASKS, published plainly. What was queued as an event is sourced to here.",
+    ),
+    "taskInput": Channel(
+        "task.input.{tenant}.{task}", ("task-order",), "An answer to what a task asks; its worker replies."
+    ),
+    "taskCancel": Channel(
+        "task.cancel.{tenant}.{task}",
+        ("task-order", "nothing"),
+        "The wish that a task end; its worker replies when it has, with the end that it had.",
+    ),
     "alert": Channel("reach.alert.{kind}", ("alert",), "Something that a person should know."),
     "audit": Channel("reach.audit.{tenant}", ("audit",), "Who did what."),
     "gone": Channel("reach.gone.{instance}.{generation}", ("gone",), "An instance's connection ended."),
@@ -216,6 +237,15 @@ OPERATIONS: Final[dict[str, Operation]] = {
         )
         for verb, (_, says) in _COMMANDS.items()
     },
+    "submitTask": Operation("caller", "send", "taskEvent", "Submit a task: its first event."),
+    "submitPlainly": Operation("caller", "send", "taskSubmit", "Submit a task without choosing its id."),
+    "followTasks": Operation("caller", "receive", "taskEvent", "Follow tasks, from now or from the start."),
+    "answerTask": Operation("caller", "send", "taskInput", "Answer what a task asks.", ("reply",)),
+    "cancelTask": Operation("caller", "send", "taskCancel", "End a task.", ("reply",)),
+    "workOnTask": Operation("agent", "receive", "taskSubmit", "Take a task out of the queue."),
+    "tellOfTask": Operation("agent", "send", "taskEvent", "Write what becomes of a task."),
+    "takeAnswer": Operation("agent", "receive", "taskInput", "Take an answer for a task.", ("reply",)),
+    "obeyTaskCancel": Operation("agent", "receive", "taskCancel", "Stop the handler of a task.", ("reply",)),
     "sendAlert": Operation("platform", "send", "alert", "Tell a person."),
     "sendAudit": Operation("platform", "send", "audit", "Say who did what."),
     "hearSuspicion": Operation("platform", "receive", "suspect", "Ask the instances that are in doubt."),

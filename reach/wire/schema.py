@@ -58,6 +58,7 @@ from reach.wire.registration import (
 from reach.wire.reply import Failure, Reply
 from reach.wire.route import RouteEntry
 from reach.wire.service import ServiceInfo, ServicePing, ServiceStats
+from reach.wire.task import TaskEvent, TaskOrder
 from reach.wire.trace import Hop, Trace
 from reach.wire.whole import MAX_WHOLE
 
@@ -67,7 +68,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _VERSION = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 
 
-_PARTS: Final = (Hop, Trace, Failure, Attempt)
+_PARTS: Final = (Hop, Trace, Failure, Attempt, Envelope)
 """Structs that other structs hold, innermost first."""
 
 
@@ -128,6 +129,8 @@ MESSAGES: Final[dict[str, Message]] = {
     "route-answer": Message(RouteAnswer),
     "alert": Message(Alert),
     "audit": Message(AuditEntry),
+    "task-event": Message(TaskEvent, ("task_id", "state", "capability", "tenant", "event_id", "at")),
+    "task-order": Message(TaskOrder),
     "service-ping": Message(ServicePing),
     "service-info": Message(ServiceInfo),
     "service-stats": Message(ServiceStats),
@@ -221,7 +224,7 @@ def bodies() -> dict[str, dict[str, Any]]:
         if message.model is None:
             continue
         made = TypeAdapter(described(message.model)).json_schema()
-        found |= made.pop("$defs", {})
+        found = {**made.pop("$defs", {}), **found}  # What is a message of its own stands as it is there.
         if message.always is not None:
             made["required"] = list(message.always)
         found[title_of(name)] = made

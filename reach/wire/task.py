@@ -136,7 +136,6 @@ class TaskEvent(Struct, kw_only=True, omit_defaults=True, gc=False):
         event.task_id, event.capability = task_id, capability
         return event
 
-
     @classmethod
     def unpack(cls, data: bytes) -> TaskEvent:
         """Read an event that says itself which task it is about. Raises `SchemaInvalid`."""
@@ -186,9 +185,14 @@ class TaskOrder(Struct, kw_only=True, omit_defaults=True, gc=False):
     reason: str | None = None
     probe: bool = False
 
+    def to_map(self) -> dict[str, Any]:
+        """Give the wire form; what has its default is left out."""
+        m: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(bytes,))
+        return m
+
     def pack(self) -> bytes:
         """Encode as msgpack. Raises `NotOnTheWire`."""
-        return codec.pack(msgspec.to_builtins(self, builtin_types=(bytes,)))
+        return codec.pack(self.to_map())
 
     @classmethod
     def read(cls, data: bytes) -> TaskOrder:

@@ -56,6 +56,7 @@ from reach.wire.route import (
     Terms,
     TierShare,
 )
+from reach.wire.task import TaskEvent, TaskOrder, TaskState
 from reach.wire.trace import Hop, Trace
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -193,6 +194,53 @@ def _record() -> ReachRecord:
         attempts=[failed, done],
         phases={"admit_ms": 0.1, "choose_ms": 0.01, "wait_ms": 49.5, "handler_ms": 9.0},
     )
+
+
+def task_events() -> dict[str, TaskEvent]:
+    """Give a submission, and an end."""
+    task: dict[str, Any] = {
+        "task_id": "h3w3zhhm6es73svt",
+        "capability": "ledger.reconcile",
+        "tenant": "north-trading",
+    }
+    worker: dict[str, Any] = {"agent_id": "ledger", "instance": "ledger-k3m7q2xa", "generation": AT}
+    return {
+        "task-queued": TaskEvent(
+            **task,
+            state=TaskState.QUEUED,
+            event_id="q1",
+            at=AT,
+            source="c7m2kq4x",
+            envelope=Envelope(
+                payload={"period": "2025-01"}, message_id="m1", type="task", expires_at=AT + 5000
+            ),
+            callback="https://desk.example/hooks/tasks",
+            notify="reply.c7m2kq4x.e.1",
+        ),
+        "task-failed": TaskEvent(
+            **task,
+            **worker,
+            state=TaskState.FAILED,
+            event_id="f1",
+            at=AT + 900,
+            attempt=2,
+            lost=1,
+            run=2,
+            due=AT,
+            checkpoint=41,
+            error=Failure.of(Reason.OUTCOME_UNKNOWN, cause="WORKER_LOST"),
+        ),
+        "task-completed": TaskEvent(
+            **task,
+            **worker,
+            state=TaskState.COMPLETED,
+            event_id="c1",
+            at=AT + 1000,
+            attempt=1,
+            data={"matched": 1000},
+            sequence=44,
+        ),
+    }
 
 
 def _outcomes() -> Outcomes:
@@ -367,6 +415,11 @@ def specimens() -> dict[str, Specimen]:
     }
     found |= {name: Specimen("reply", REPLY_TO, reply.to_map()) for name, reply in replies().items()}
     found |= {name: Specimen("frame", REPLY_TO, frame.to_map()) for name, frame in frames().items()}
+    found |= {
+        name: Specimen("task-event", event.subject, event.to_map()) for name, event in task_events().items()
+    }
+    order = TaskOrder(source="c7m2kq4x", attempt=1, event_id="i1", data="yes", reason="seen", probe=True)
+    found["task-order"] = Specimen("task-order", "task.input.north-trading.h3w3zhhm6es73svt", order.to_map())
     found["card"] = Specimen("card", "", card.model_dump(mode="json"))
     found["record"] = Specimen("record", "", _record().to_map())
     found["route"] = Specimen("route", "", _route().model_dump(mode="json"))
