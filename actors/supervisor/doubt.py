@@ -15,6 +15,7 @@ costs a few pings at most: who answered a moment ago, or is being asked, is not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,7 +66,7 @@ class _Case:
     since: float
     asked_at: float
     state: State = State.ASKED
-    fenced_at: float = 0.0
+    fenced_at: float = -math.inf
 
     def move(self, state: State) -> None:
         if state not in MOVES[self.state]:
@@ -93,13 +94,17 @@ class Doubts:
         return None if case is None else case.since
 
     def suspect(self, instances: Iterable[str], now: float) -> list[str]:
-        """Give whom to ping, because a caller of theirs was left waiting."""
+        """Give whom to ping, because a caller of theirs was left waiting; who has just answered is asked soon."""
         asked = []
         for instance in instances:
-            if instance in self._cases or now - self._heard.get(instance, -TRUST_S) < TRUST_S:
+            if instance in self._cases:
                 continue
-            self._cases[instance] = _Case(now, now)
-            asked.append(instance)
+            trusted_until = self._heard.get(instance, -math.inf) + TRUST_S
+            if now < trusted_until:
+                self._cases[instance] = _Case(trusted_until, trusted_until - ASK_EACH_S)
+            else:
+                self._cases[instance] = _Case(now, now)
+                asked.append(instance)
         return asked
 
     def alive(self, instance: str, now: float) -> State | None:
@@ -133,7 +138,6 @@ class Doubts:
                 found.append((Deed.STEER, instance))
             if case.state is State.STEERED and silent_s >= FENCE_AFTER_S:
                 case.move(State.FENCED)
-                case.fenced_at = now - FENCE_AFTER_S
             if case.state is State.FENCED and now - case.fenced_at >= FENCE_AFTER_S:
                 case.fenced_at = now
                 found.append((Deed.FENCE, instance))

@@ -58,7 +58,9 @@ class Fencer:
             _log.warning("%s hangs, and is not on the connection that it said", fence.instance)
             return
         body = json.dumps({"cid": fence.connection}).encode()
-        self._connection.publish(f"$SYS.REQ.SERVER.{fence.server}.KICK", body)
+        # Without somewhere to answer to, the server does nothing.
+        subject = f"$SYS.REQ.SERVER.{fence.server}.KICK"
+        self._connection.publish(subject, body, reply=f"{self._inbox}.done")
         _log.warning("%s does not answer: its connection %d is ended", fence.instance, fence.connection)
 
 
