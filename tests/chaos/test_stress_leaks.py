@@ -18,7 +18,7 @@ FLAT_BYTES = 6 * MIB
 
 TABLES = (
     *("pending", "open", "accepted", "orphans", "untold", "watched", "due"),
-    *("running", "inflight", "by_message", "to_accept", "faults"),
+    *("running", "inflight", "by_message", "young", "elder", "faults"),
 )
 """What `status` of a caller and of an agent counts besides memory and tasks: all of it ends with its calls."""
 
