@@ -98,10 +98,14 @@ class SupervisorRig:
     async def connection(self, role: Role) -> Connection:
         """Give a connection of a role, the same each time."""
         if role not in self._connections:
-            opened = await Connection.open(self.system.settings(role), role=role.value)
-            self._stack.push_async_callback(opened.close)
-            self._connections[role] = opened
+            self._connections[role] = await self.system_connection(role)
         return self._connections[role]
+
+    async def system_connection(self, role: Role) -> Connection:
+        """Open one more connection of a role; it is closed at the end."""
+        opened = await Connection.open(self.system.settings(role), role=role.value)
+        self._stack.push_async_callback(opened.close)
+        return opened
 
     @asynccontextmanager
     async def supervisor(self) -> AsyncIterator[None]:
