@@ -30,6 +30,14 @@ RETURN_S: Final = 0.4
 """What a call then waits (× 0.5 to 1.5, and at most half of its time) before it asks again, which costs nobody."""
 
 
+MOST_STALE: Final = 3
+"""So often a call may be refused by instances that slept before it counts; who is awake serves it meanwhile."""
+
+_ENDED: Final = frozenset({Reason.DISCONNECTED, Reason.INSTANCE_GONE})
+"""A link or an instance that ended takes what was under way with it, once. Repeating that is no storm on a lane that
+fails, so the retry budget, which is counted against it, does not forbid it."""
+
+
 class Judge:
     """Decides what follows the failed attempts of one client."""
 
@@ -55,6 +63,9 @@ class Judge:
         returning = nobody and call.card is not None and now - self.link_back < RETURN_WITHIN_S
         # An instance of whose end we had not heard: nothing was done, so choosing again costs no attempt.
         missed = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("inst.")
+        # It slept, is awake again, and did nothing: that costs no attempt either, unless it goes on and on.
+        asleep = failure.reason is Reason.STALE and len(call.attempts) <= MOST_STALE
+        again = missed or returning or asleep
         tried = len(call.attempts)  # A second request beside a slow first one is an attempt as well.
         lane = call.lane or self._lanes.of(call.capability, NOBODY)
         decision = decide(
@@ -64,10 +75,10 @@ class Judge:
             attempt=tried,
             left_s=call.deadline - now,
             streaming_started=call.data_frames > 0,
-            budget_ok=missed or returning or lane.budget.may_retry(now),
+            budget_ok=again or failure.reason in _ENDED or lane.budget.may_retry(now),
             jitter=random(),  # noqa: S311 - spreading load, not a secret
             inner_retried=call.inner_retried,
-            max_attempts=_most(call, tried, nobody=nobody, again=returning or missed),
+            max_attempts=_most(call, tried, nobody=nobody, again=again),
             flagged=is_flagged(failure),
             base_s=0.0 if missed else RETURN_S / 2 ** (tried - 1) if returning else BACKOFF_BASE_S,
         )
@@ -77,9 +88,9 @@ class Judge:
         if isinstance(decision, Unknown):
             return decision, Failure.of(Reason.OUTCOME_UNKNOWN, cause=decision.cause)
         if isinstance(decision, Retry):
-            if not (missed or returning):
+            if not again:
                 lane.budget.retried(now)
-            if decision.elsewhere and attempt.instance is not None:
+            if (decision.elsewhere or asleep) and attempt.instance is not None:
                 call.avoid = {attempt.instance, *(call.avoid or ())}
         return decision, outcome
 
