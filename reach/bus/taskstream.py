@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from reach.bus.jetstream import GuardRefused, JetStream, Unacknowledged
-from reach.errors import CallTimeout, LinkDown
+from reach.errors import CallTimeout, LinkDown, Unreachable
 from reach.faults import Executed
 from reach.policy.tasklife import NOTHING_YET, TaskLife, fold
 from reach.wire import subjects
@@ -30,6 +30,9 @@ QUEUE: Final = "REACH_TASKS"
 
 PATIENCE_S: Final = 30.0
 """How long a write is tried, across outages, before it is given up."""
+
+ABSENCE_S: Final = 2.0
+"""How long the stream may be away, at a broker that is there."""
 
 _AGAIN_S: Final = 0.02
 _FRACTION: Final = re.compile(r"(\.\d{6})\d*")
@@ -72,13 +75,14 @@ class TaskStream:
         after: int,
         headers: dict[str, str] | None = None,
         patience_s: float = PATIENCE_S,
+        absence_s: float = ABSENCE_S,
     ) -> int:
         """Write an event as the task's next one after sequence `after` (0: its first); gives its own sequence.
 
         Raises:
             Outrun: the task has gone on meanwhile.
             CallTimeout: it could not be found out within `patience_s` whether it was written (`executed=maybe`).
-            ReachError: no stream takes it, or the broker refuses it; nothing was written.
+            ReachError: no stream takes it for `absence_s`, or the broker refuses it; nothing was written.
             NotOnTheWire: its data cannot cross.
         """
         event.at = event.at or self.now_ms()
@@ -86,6 +90,7 @@ class TaskStream:
         guard = (subjects.task_events(event.tenant, event.task_id), after)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
+        there_by = loop.time() + absence_s
         sent, refusals = False, 0
         while True:
             try:
@@ -104,6 +109,11 @@ class TaskStream:
                 await asyncio.sleep(_AGAIN_S)  # Nothing came: the stream is still busy with one of us.
             except (LinkDown, CallTimeout):
                 await self._linked(deadline)
+            except Unreachable:
+                # A server that has just started answers before its streams do.
+                if loop.time() >= min(there_by, deadline):
+                    raise
+                await asyncio.sleep(_AGAIN_S * 5)
             if loop.time() >= deadline:
                 raise CallTimeout(
                     f"the stream of events did not acknowledge {event.state} of task {event.task_id} "

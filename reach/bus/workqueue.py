@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reach import ids
 from reach.bus.connection import LinkState
 from reach.bus.feed import Position, position
-from reach.errors import CallTimeout, ConfigError, LinkDown, ReachError, Unreachable
+from reach.errors import CallTimeout, ConfigError, LinkDown, ReachError
 from reach.wire import subjects
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ SILENCE_S: Final = 5.0
 _NS: Final = 1_000_000_000
 _CONTROL: Final = "100"
 _LOOK_S: Final = 1.0
+_TELL_AT: Final = 2
 _TROUBLE_S: Final = (0.2, 0.5, 1.0, 2.0)
 
 
@@ -135,7 +136,8 @@ class WorkQueue:
 
         Raises:
             ConfigError: it is there with what cannot be changed; says what, and the cure.
-            ReachError: there is no such stream here, or no link.
+            ReachError: JetStream does not answer.
+            LinkDown: there is no link.
         """
         wanted: dict[str, Any] = {
             "durable_name": self._consumer,
@@ -150,12 +152,9 @@ class WorkQueue:
             "max_waiting": MAX_WAITING,
         }
         verb = f"CONSUMER.CREATE.{self._stream}.{self._consumer}.{self._subject}"
-        try:
-            answer = await self._jetstream.api(
-                verb, {"stream_name": self._stream, "config": wanted, "action": ""}
-            )
-        except LinkDown:
-            raise Unreachable from None
+        answer = await self._jetstream.api(
+            verb, {"stream_name": self._stream, "config": wanted, "action": ""}
+        )
         error = answer.get("error")
         if error is not None:
             raise ConfigError(
@@ -220,7 +219,7 @@ class WorkQueue:
             except (LinkDown, CallTimeout):
                 await asyncio.sleep(_TROUBLE_S[0])
             except (ReachError, ConfigError) as error:
-                if tries == 0:
+                if tries == _TELL_AT:  # A server that has just started needs a moment.
                     _log.warning("no tasks of %s are taken yet: %s", self._consumer, error)
                 await asyncio.sleep(_TROUBLE_S[min(tries, len(_TROUBLE_S) - 1)])
                 tries += 1

@@ -61,6 +61,8 @@ class Claim:
             decision = self._decide(life, lives)
             if isinstance(decision, AskWorker):
                 lives = await run.worker.lives(run.tenant, run.task_id)
+                if lives is None:
+                    break
                 decision = self._decide(life, lives)
             try:
                 if isinstance(decision, Start):

@@ -115,7 +115,7 @@ class TaskRun:
         self._task = asyncio.current_task()
         try:
             # 1 find out what it is, and claim it
-            if not await self.claim.won(first=first):
+            if not await self._claimed(first=first):
                 return
             # 2 work
             value, failure = await self._work()
@@ -132,6 +132,15 @@ class TaskRun:
             self.inside = False
             self._done = True
             self.notes.close()
+
+    async def _claimed(self, *, first: bool) -> bool:
+        try:
+            return await self.claim.won(first=first)
+        except (ReachError, LinkDown) as error:
+            # Nothing was done: it comes again, to whoever is linked then.
+            _log.info("task %s was not begun here: %s", self.task_id, error or "the link is down")
+            self.work.put_back(1.0)
+            return False
 
     async def _work(self) -> tuple[Any, Failure | None]:
         """Run the handler; its result, or the failure it ended in. Raises `Fenced`."""
@@ -226,7 +235,7 @@ class TaskRun:
         known = failure_of(error)
         if known is None:
             _log.error("task %s (%s) failed: %s", self.task_id, self.offered.name, where(error))
-            return Failure.of(Reason.HANDLER_ERROR)
+            return Failure.of(Reason.HANDLER_ERROR, executed=None if self._began else Executed.NO)
         if not self._began:
             known.executed = Executed.NO
         return known

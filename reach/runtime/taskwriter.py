@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.bus.taskstream import PATIENCE_S, Outrun
+from reach.errors import CallTimeout, RateLimited, Unreachable
 from reach.policy.tasklife import has_checkpoint
 from reach.wire import codec
 from reach.wire.task import TERMINAL, TaskEvent, TaskState
@@ -27,6 +28,9 @@ ROOM: Final = 8192
 
 AS_LONG_AS_IT_TAKES_S: Final = 3600.0
 """How long the end of a task is tried to be written: the work is done, and only this says so."""
+
+
+_AGAIN_S: Final = 0.2
 
 
 class Fenced(Exception):
@@ -110,12 +114,12 @@ class TaskWriter:
         async with self._turn:
             event.attempt, event.lost, event.run = self.attempt, self.lost, self.run
             event.checkpoint = self.checkpoint
-            await self._claim_check(event)
             patience_s = AS_LONG_AS_IT_TAKES_S if state in TERMINAL else PATIENCE_S
+            await self._kept(event, patience_s)
             while True:
                 try:
                     self.sequence = await self._stream.append(
-                        event, after=self.sequence, patience_s=patience_s
+                        event, after=self.sequence, patience_s=patience_s, absence_s=patience_s
                     )
                 except Outrun as outrun:
                     self._look(outrun)
@@ -136,6 +140,19 @@ class TaskWriter:
             if has_checkpoint(event):
                 self.checkpoint = entry.sequence
         self.sequence = outrun.entries[-1].sequence if outrun.entries else 0
+
+    async def _kept(self, event: TaskEvent, patience_s: float) -> None:
+        """Claim-check an event, across outages of the store."""
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while True:
+            try:
+                await self._claim_check(event)
+            except (Unreachable, CallTimeout, RateLimited):
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
 
     async def _claim_check(self, event: TaskEvent) -> None:
         """Let what does not fit one message wait in the blob store, for as long as the task is kept."""

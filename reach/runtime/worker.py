@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.bus.blobs import Blobs
+from reach.bus.connection import LinkState
 from reach.bus.taskstream import QUEUE, TaskStream
 from reach.bus.workqueue import Work, WorkQueue
 from reach.errors import CallTimeout, LinkDown, NameRefused, SchemaInvalid, Unreachable
@@ -35,6 +36,9 @@ _log = logging.getLogger("reach.tasks")
 
 PROBE_S: Final = 1.0
 """How long whoever has a task may take to say so; its loop has been silent to the queue for much longer."""
+
+COME_BACK_S: Final = 5.0
+"""How long workers may take to come back after an outage: their pauses between tries grow to 3 s."""
 
 END_S: Final = 5.0
 """How long a handler that was stopped may take to end."""
@@ -63,6 +67,8 @@ class Worker:
         self._beat: asyncio.TimerHandle | None = None
         self._beat_s = min(one.ack_wait_s for one in self.offered) / 3
         self._loop = asyncio.get_running_loop()
+        self._back_at = -COME_BACK_S  # When the link was last lost, or came back.
+        connection.on_state(self._on_state)
 
     @property
     def running(self) -> int:
@@ -118,6 +124,7 @@ class Worker:
         if self._beat is not None:
             self._beat.cancel()
             self._beat = None
+        self.connection.off_state(self._on_state)
         self._orders.close()
         for queue in self._queues:
             queue.close()
@@ -200,6 +207,12 @@ class Worker:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work on a task ended badly: %s", type(error).__name__, exc_info=error)
 
+    def _on_state(self, state: LinkState) -> None:
+        if state is LinkState.DISCONNECTED:
+            self._back_at = self._loop.time()
+        elif state is LinkState.CONNECTED and self._back_at > 0:
+            self._back_at = self._loop.time()
+
     # -- signs of life --------------------------------------------------------------------------------
 
     def _tell_the_queue(self) -> None:
@@ -207,8 +220,8 @@ class Worker:
             run.work.still_working()
         self._beat = self._loop.call_later(self._beat_s, self._tell_the_queue)
 
-    async def lives(self, tenant: str, task_id: str) -> bool:
-        """Ask whether another worker has a task now.
+    async def lives(self, tenant: str, task_id: str) -> bool | None:
+        """Ask whether another worker has a task now; None when silence does not mean that none has.
 
         Raises `LinkDown` while nobody can be asked.
         """
@@ -219,5 +232,6 @@ class Worker:
         except (CallTimeout, Unreachable):
             if not self.connection.connected:
                 raise LinkDown from None
-            return False
+            # After an outage others may need longer than we did to come back.
+            return None if self._loop.time() - self._back_at < COME_BACK_S else False
         return True
