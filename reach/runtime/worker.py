@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,7 +68,7 @@ class Worker:
         self._beat: asyncio.TimerHandle | None = None
         self._beat_s = min(one.ack_wait_s for one in self.offered) / 3
         self._loop = asyncio.get_running_loop()
-        self._back_at = -COME_BACK_S  # When the link was last lost, or came back.
+        self._back_at = -math.inf  # When the link was last lost, or came back.
         connection.on_state(self._on_state)
 
     @property
@@ -208,9 +209,7 @@ class Worker:
             _log.error("work on a task ended badly: %s", type(error).__name__, exc_info=error)
 
     def _on_state(self, state: LinkState) -> None:
-        if state is LinkState.DISCONNECTED:
-            self._back_at = self._loop.time()
-        elif state is LinkState.CONNECTED and self._back_at > 0:
+        if state is not LinkState.CLOSED:
             self._back_at = self._loop.time()
 
     # -- signs of life --------------------------------------------------------------------------------
