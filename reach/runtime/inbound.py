@@ -127,7 +127,7 @@ class Inbound:
             return
         self._young[job] = None
         if timeout_s < _SOON_S:
-            job.slot = self._wheel.add(job, job.deadline)
+            job.slot = self._wheel.add(job, job.due)
         if served.is_stream:
             self._by_message[envelope.message_id] = job
         if self._look is None:
@@ -184,6 +184,9 @@ class Inbound:
             waiter.move(Place.LEFT)  # From here on the place is the job's, as anybody else's is.
             job.waiter = None
             job.holds_slot = True
+            if job.slot:
+                self._wheel.discard(job, job.slot)
+                job.slot = self._wheel.add(job, job.due)
             self._crew.submit(job)
 
     def _turn_away(self, job: Job, failure: Failure) -> None:
@@ -228,7 +231,8 @@ class Inbound:
         self._streams.reader_is_gone(delivery)
 
     def _on_due(self, job: Job) -> None:
-        self._stop(job, EndedBy.DEADLINE)
+        if job.due <= monotonic():  # Else it has had a place since this turn of the wheel began.
+            self._stop(job, EndedBy.DEADLINE)
 
     def _stop(self, job: Job, why: EndedBy) -> None:
         if job.waiter is None:
@@ -252,7 +256,7 @@ class Inbound:
             self._elder.add(job)
             self._by_message[job.envelope.message_id] = job
             if not job.slot:
-                job.slot = self._wheel.add(job, job.deadline)
+                job.slot = self._wheel.add(job, job.due)
             if job.envelope.frames and job.wants_answer and not job.accepted:
                 self._answers.accepted(job)
 

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from reach.call.context import Marks
 from reach.policy.bulkhead import Bulkhead, Waiter
+from reach.policy.deadline import attempt_share_s
 from reach.runtime.executor import AsyncExecutor, Executor
 from reach.wire.envelope import Envelope
 
@@ -112,6 +113,16 @@ class Job(Struct, gc=False, eq=False):
     def wants_answer(self) -> bool:
         """Whether anybody waits."""
         return bool(self.reply_to) and self.envelope.type != "event"
+
+    @property
+    def due(self) -> float:
+        """When it is ended from outside: at its deadline.
+
+        While it waits for a place a margin earlier (CALL-3's), so that its caller hears in time that nothing was done.
+        """
+        if self.waiter is None:
+            return self.deadline
+        return self.received + attempt_share_s(self.deadline - self.received, may_retry=False)
 
     @property
     def is_nested_in_itself(self) -> bool:
