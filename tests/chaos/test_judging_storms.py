@@ -60,7 +60,7 @@ async def test_a_thousand_callers_that_fail_together_do_not_come_back_together(
 
 
 async def test_core_calls_succeed_while_five_times_too_much_is_offered(fleet: Fleet, tmp_path: Path) -> None:
-    """GUARD-2: capacity 100/s (10 places of 0.1 s), 500 `offline` calls/s offered; of 40 `core` calls/s > 99 % succeed."""
+    """GUARD-2: capacity 100/s (10 places of 0.1 s), 500 `offline`/s offered; of 40 `core` ones/s > 99 % succeed."""
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("one", places=10, queue=20)
     lanes.behave("one", takes_s=0.1)
