@@ -44,7 +44,7 @@ class Task:
         self.is_told = False
         """Whether its end is told to this client."""
         self._end: TaskEvent | None = None
-        self._ended = asyncio.Event()
+        self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         return f"<Task {self.id} of {self.capability or 'unknown'}>"
@@ -52,8 +52,7 @@ class Task:
     def told(self, event: TaskEvent) -> None:
         """Take the hint that it has ended."""
         if event.task_id == self.id and event.state.is_terminal:
-            self._end = event
-            self._ended.set()
+            self._has_ended(event)
 
     def events(self) -> TaskFeed:
         """Follow its events from the first to its end: `async for event in task.events()`."""
@@ -195,8 +194,7 @@ class Task:
             await self._tasks.stream.append(event, after=life.sequence)
         except Outrun:
             return False
-        self._end = event
-        self._ended.set()
+        self._has_ended(event)
         return True
 
     async def _order(self, subject: str, order: TaskOrder, timeout_s: float) -> None:
@@ -207,11 +205,18 @@ class Task:
             reply.unwrap()
 
     async def _hinted(self, wait_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._ended.wait()
-        except TimeoutError:
-            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await asyncio.wait({waiter}, timeout=wait_s)
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
+    def _has_ended(self, event: TaskEvent) -> None:
+        self._end = event
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _not_there(self) -> ReachError:
         return UpstreamRefusal(

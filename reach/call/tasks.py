@@ -16,6 +16,7 @@ from reach import ids
 from reach.bus.feed import Begin
 from reach.bus.taskstream import Outrun, TaskStream
 from reach.call.prepare import prepare
+from reach.call.task import Task
 from reach.call.taskfeed import Filter, TaskFeed
 from reach.errors import SchemaInvalid
 from reach.faults import Reason
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from reach.bus.connection import Connection
     from reach.bus.framing import Delivery
     from reach.call.options import Options
-    from reach.call.task import Task
     from reach.registry.cards import CardDirectory
     from reach.wire.envelope import Envelope
 
@@ -91,7 +91,7 @@ class Tasks:
             envelope=envelope,
             callback=callback,
         )
-        task = self.handle(event.task_id, tenant=tenant, capability=name)
+        task = Task(self, event.task_id, tenant=tenant, capability=name)
         self._count += 1
         event.notify = f"{self._prefix}{self._count}"
         self._waiting[event.notify] = task
@@ -110,8 +110,6 @@ class Tasks:
 
     def handle(self, task_id: str, *, tenant: str | None = None, capability: str | None = None) -> Task:
         """Give the handle of a task by its id. Raises `NameRefused`."""
-        from reach.call.task import Task  # noqa: PLC0415 - a handle knows the client it belongs to, and this way round
-
         return Task(
             self,
             names.token(task_id, "task id"),
