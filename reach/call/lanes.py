@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from reach.policy.blame import counts_against_lane
 from reach.policy.breaker import Breaker
+from reach.policy.outlier import Outliers
 from reach.policy.permits import Permit
 from reach.policy.retrybudget import RetryBudget
 
@@ -48,7 +49,18 @@ class Lane:
     own, from the first of them on (BREAK-1).
     """
 
-    __slots__ = ("breaker", "budget", "capability", "core", "limit", "open", "provider", "settings", "tally")
+    __slots__ = (
+        "breaker",
+        "budget",
+        "capability",
+        "core",
+        "limit",
+        "open",
+        "outliers",
+        "provider",
+        "settings",
+        "tally",
+    )
 
     def __init__(
         self, capability: str, provider: str, *, tally: Tally, settings: BreakerSettings | None = None
@@ -60,6 +72,7 @@ class Lane:
         self.breaker = Breaker(settings)
         self.core: Breaker | None = None
         self.budget = RetryBudget()
+        self.outliers = Outliers()
         self.open = 0
         self.limit: int | None = None
 
@@ -180,9 +193,13 @@ class Lanes:
         if lane.well is not was_well:
             self.moved(lane)
 
-    def shun(self, capability: str, instance: str, now: float) -> None:
-        """Avoid an instance for a while."""
-        self.shunned.setdefault(capability, {})[instance] = now + SHUN_S
+    def shun(self, capability: str, instance: str, now: float, *, of: int) -> None:
+        """Avoid an instance for a while, unless more than half of the `of` that are known would then be avoided."""
+        if (
+            instance in self.avoided(capability, now)
+            or len(self.avoided(capability, now)) + 1 <= (of + 1) // 2 < of
+        ):
+            self.shunned.setdefault(capability, {})[instance] = now + SHUN_S
 
     def avoided(self, capability: str, now: float) -> frozenset[str]:
         """Give the instances of a capability that are to be avoided now."""

@@ -27,6 +27,7 @@ from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.call.telling import Teller
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
+from reach.policy.blame import counts_against_lane
 from reach.policy.deadline import attempt_share_s, card_timeout_s
 from reach.policy.retry import Retry
 from reach.registry.structure import Check, compile_check
@@ -385,6 +386,8 @@ class Outbound:
                 call.lane = lane = self.lanes.of(call.capability, provider)
                 lane.tally.attempts.n += 1
                 self.lanes.good(lane, now, outcome.latency_ms, permit, first=attempt.n == 1)
+                if not lane.outliers.none and attempt.instance is not None:
+                    lane.outliers.succeeded(attempt.instance, now)
                 attempt.decision = "done"
                 return
         else:
@@ -419,9 +422,15 @@ class Outbound:
         call.lane = lane = self.lanes.of(call.capability, provider) if provider is not None else call.lane
         if lane is None:
             return
+        instance = attempt.instance
+        if instance is not None and permit is None and instance in self.lanes.avoided(call.capability, now):
+            return  # What fails there is known by now, and does not speak against its neighbours.
         self.lanes.bad(lane, now, failure, waited_ms=took_ms, permit=permit, first=attempt.n == 1)
-        if attempt.instance is not None and failure.reason in _INSTANCE_FAULTS:
-            self.lanes.shun(call.capability, attempt.instance, now)
+        if instance is None or not counts_against_lane(failure):
+            return
+        if lane.outliers.failed(instance, now) or failure.reason in _INSTANCE_FAULTS:
+            neighbours = sum(card.agent_id == lane.provider for card in self.directory.cards(call.capability))
+            self.lanes.shun(call.capability, instance, now, of=neighbours)
 
 
 def _deadline_by(call: Call, card: CapabilityCard) -> float:

@@ -3,14 +3,15 @@
 Only a far end that was asked and did not do its work is at fault. Not at fault is one that refused for a good
 reason (wrong parameters, no right, too much at once), one that was never reached because of us (our link, our
 limits, our breaker, a caller that left), and one that is not there: nobody to ask is found out at once and
-costs nothing, while a breaker opened for it would keep callers out after the agent has started.
+costs nothing, while a breaker opened for it would keep callers out after the agent has started. An instance that
+died took its calls with it, once; its neighbours are as well as before.
 
 ===========================================================================  ================================
 NO_RESPONDERS DISCONNECTED STALE BREAKER_OPEN CANCELLED OVERLOADED           not counted at all
 QUOTA_EXCEEDED REMOTE_429 BUDGET_EXHAUSTED SCHEMA TOO_LARGE KEY_REUSED
-NOT_FOUND REMOTE_4XX AUTH_DENIED FORBIDDEN IN_PROGRESS
-CONNECT DNS TLS INSTANCE_GONE WORKER_LOST FIRST_BYTE IDLE_STREAM REMOTE_5XX  counts against the lane
-NON_JSON_BODY STREAM_CUT HANDLER_ERROR BAD_RESULT UNMAPPED
+NOT_FOUND REMOTE_4XX AUTH_DENIED FORBIDDEN IN_PROGRESS INSTANCE_GONE
+CONNECT DNS TLS WORKER_LOST FIRST_BYTE IDLE_STREAM REMOTE_5XX NON_JSON_BODY  counts against the lane
+STREAM_CUT HANDLER_ERROR BAD_RESULT UNMAPPED
 DEADLINE                                                                     against it, unless the work was
                                                                              never begun
 OUTCOME_UNKNOWN                                                              as its `cause` does
@@ -43,6 +44,7 @@ _NOT_COUNTED: Final = frozenset(
         Reason.AUTH_DENIED,
         Reason.FORBIDDEN,
         Reason.IN_PROGRESS,
+        Reason.INSTANCE_GONE,
     }
 )
 

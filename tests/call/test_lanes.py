@@ -118,10 +118,20 @@ def test_a_permit_that_nobody_used_makes_room_for_another() -> None:
 def test_an_instance_is_shunned_for_five_seconds() -> None:
     """RETRY-5: then nothing is remembered of it."""
     lanes = Lanes(Metrics())
-    lanes.shun(CAP, "one-aaaaaaaa", 100.0)
+    lanes.shun(CAP, "one-aaaaaaaa", 100.0, of=2)
     assert {"one-aaaaaaaa"} == lanes.avoided(CAP, 100.0 + SHUN_S - 0.01)
     assert frozenset() == lanes.avoided(CAP, 100.0 + SHUN_S)
     assert {} == lanes.shunned
+
+
+def test_never_more_than_half_of_a_lane_is_shunned() -> None:
+    """Design, section 5: of three instances two are avoided at most, and a sole one never is."""
+    lanes = Lanes(Metrics())
+    for instance in ("one-aaaaaaaa", "one-bbbbbbbb", "one-cccccccc"):
+        lanes.shun(CAP, instance, 100.0, of=3)
+    assert {"one-aaaaaaaa", "one-bbbbbbbb"} == lanes.avoided(CAP, 101.0)
+    lanes.shun("sole.lane", "sole-aaaaaaaa", 100.0, of=1)
+    assert frozenset() == lanes.avoided("sole.lane", 101.0)
 
 
 def test_lanes_that_rest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ COUNTS = {
     Reason.CONNECT: True,
     Reason.DNS: True,
     Reason.TLS: True,
-    Reason.INSTANCE_GONE: True,
+    Reason.INSTANCE_GONE: None,
     Reason.WORKER_LOST: True,
     Reason.DEADLINE: True,
     Reason.FIRST_BYTE: True,
