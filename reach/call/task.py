@@ -12,7 +12,7 @@ from reach.bus.translate import translate
 from reach.call.taskfeed import Filter, TaskFeed
 from reach.errors import CallTimeout, LinkDown, ReachError, Unreachable, UpstreamRefusal
 from reach.faults import Executed, Reason
-from reach.policy.tasklife import AT_WORK, UNSTARTED, TaskLife, fold
+from reach.policy.tasklife import AT_WORK, UNSTARTED, TaskLife, fold, may_follow
 from reach.wire import codec, subjects
 from reach.wire.reply import Failure, Reply
 from reach.wire.task import TaskEvent, TaskOrder, TaskState
@@ -158,6 +158,47 @@ class Task:
                 f"task {self.id} asks nothing: it is {state}", reason=Reason.NOT_FOUND, executed=Executed.NO
             )
         await self._order(subjects.task_input(self.tenant, self.id), order, timeout_s)
+
+    async def retry(self, *, timeout_s: float | None = None) -> None:
+        """Submit it anew after it has failed, died or run out of time: the same parameters, under the same id.
+
+        `timeout_s` is its new time; as much as it had before where left out. Attempts count from 1 again. Raises
+        `UpstreamRefusal` for a task that has not ended so, or whose submission is no longer kept (seven days).
+        """
+        entries = await _linked(self._tasks.stream.since(self.tenant, self.id, 0))
+        life = fold((entry.sequence, entry.event) for entry in entries)
+        first = next((entry.event for entry in reversed(entries) if entry.event.envelope is not None), None)
+        run = life.run + 1
+        if life.state is None or first is None or first.envelope is None:
+            raise self._not_there()
+        if not may_follow(life.state, TaskState.QUEUED, again=True) or not life.has_ended:
+            raise UpstreamRefusal(
+                f"task {self.id} is {life.state}: only what failed, died or ran out of time is submitted anew",
+                executed=Executed.NO,
+            )
+        now_ms = self._tasks.stream.now_ms()
+        had_ms = (first.envelope.expires_at or 0) - max(first.due or 0, first.at)
+        if timeout_s is not None:
+            had_ms = int(timeout_s * 1000)
+        first.envelope.expires_at = now_ms + had_ms if had_ms > 0 else None
+        event = TaskEvent(
+            task_id=self.id,
+            state=TaskState.QUEUED,
+            capability=first.capability,
+            tenant=self.tenant,
+            run=run,
+            source=self._tasks.connection.who,
+            envelope=first.envelope,
+            callback=first.callback,
+        )
+        try:
+            await self._tasks.stream.append(event, after=life.sequence)
+        except Outrun:
+            raise UpstreamRefusal(
+                f"task {self.id} was submitted anew by somebody else just now", executed=Executed.NO
+            ) from None
+        self._end = None
+        self.is_told = False
 
     # -- steps ---------------------------------------------------------------------------------------
 

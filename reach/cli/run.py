@@ -124,7 +124,7 @@ class _Announcer:
     def __call__(self, instance: Instance) -> None:
         from reach.cli import output
 
-        served = [one.name for one in instance.served]
+        served = list(instance.capabilities)
         if self._as_json:
             output.line(
                 output.compact({"status": "ready", "instance": instance.name, "capabilities": served})

@@ -62,6 +62,11 @@ class Instance:
         return self._agent.agent_id
 
     @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What it serves: requests, and then tasks."""
+        return self._agent.capabilities
+
+    @property
     def bus(self) -> Bus:
         """A bus over this instance's own connection."""
         return self._bus

@@ -121,6 +121,6 @@ def _say_nothing(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> 
 
 
 def _say_ready(instance: Instance) -> None:
-    served = ", ".join(one.name for one in instance.served)
+    served = ", ".join(instance.capabilities)
     _log.info("%s serves %s", instance.name, served)
     sys.stderr.write(f"{instance.name} serves {served}\n")

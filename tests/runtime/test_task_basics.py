@@ -500,3 +500,63 @@ async def test_the_wire_of_an_event_is_plain_msgpack(fleet: Fleet) -> None:
 
     assert f"task.event.queued.default.{task.id}.wire.task" == message.subject
     assert {"a": 1} == codec.unpack(message.data or b"")["envelope"]["payload"]
+
+
+def double(n: int) -> int:
+    """Compute in a worker process."""
+    return n * 2
+
+
+async def test_a_task_in_a_worker_process(fleet: Fleet) -> None:
+    """`executor="process"` works for tasks as for calls; what cannot run there is refused at decoration."""
+    agent = reach.Agent("forked")
+    agent.task("forked.double", executor="process")(double)
+    with pytest.raises(TypeError, match="only parameters cross"):
+
+        @agent.task("forked.told", executor="process")
+        def told(n: int, ctx: reach.TaskContext) -> int:
+            return n
+
+    await fleet.serve(agent)
+    bus = await fleet.connect()
+
+    assert 42 == await (await bus.submit("forked.double", {"n": 21})).result(timeout_s=30)
+
+
+async def test_what_is_dead_is_submitted_anew(fleet: Fleet) -> None:
+    """TASK-5: a task that failed is replayable: same id and parameters, counted from one; another one is not."""
+    agent = reach.Agent("lazarus")
+    healthy = False
+
+    @agent.task("lazarus.rise", max_attempts=1, idempotent=True)
+    async def rise(n: int, ctx: reach.TaskContext) -> list[int]:
+        if not healthy:
+            raise RuntimeError("not yet")
+        return [n, ctx.attempt]
+
+    await fleet.serve(agent)
+    bus = await fleet.connect()
+    task = await bus.submit("lazarus.rise", {"n": 7})
+    assert TaskState.DEAD == (await task.end(timeout_s=5)).state
+    healthy = True
+    await bus.task(task.id).retry()
+    other = bus.task(task.id)
+
+    assert [7, 1] == await other.result(timeout_s=5)
+    assert ["queued", "running", "dead", "queued", "running", "completed"] == await states(task)
+    assert [1, 1, 1, 2, 2, 2] == [event.run for event in await history(task)]
+    with pytest.raises(reach.UpstreamRefusal, match="only what failed"):
+        await other.retry()
+
+
+async def test_an_agent_says_what_it_offers(fleet: Fleet) -> None:
+    """Tasks stand in the card, as what they are, beside capabilities."""
+    agent = reach.Agent("both")
+    agent.capability("both.call")(nothing)
+    agent.task("both.work", idempotent=True)(nothing)
+    instance = await fleet.serve(agent)
+
+    assert ("both.call", "both.work") == instance.capabilities
+    assert [("both.call", "request", False), ("both.work", "task", True)] == [
+        (one.tag, one.kind, one.idempotent) for one in agent.card("both-1", 1).capabilities
+    ]
