@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from reach.call.client import Bus
+from reach.policy.breaker_settings import BreakerSettings
 from reach.wire.reply import Reply
 from tests.runtime.fleet import Fleet, Program
 
@@ -22,6 +23,14 @@ def tell(text: str) -> None:
     print(f"  ▸ {text}", flush=True)  # noqa: T201 - numbers are what these tests are read for
 
 
+NEVER_OPENS = BreakerSettings(
+    failure_rate_threshold=1.0,
+    core_failure_rate_threshold=1.0,
+    consecutive_failures=1_000_000,
+    slow_ms=3_600_000,
+)
+"""Breakers that are not in the way of what is looked at."""
+
 LAYER = '''
 """One layer: it calls what is below it, then does as the file says; each request is one line of the log."""
 import asyncio
@@ -30,6 +39,7 @@ import os
 import pathlib
 
 import reach
+from tests.chaos.judging_rig import NEVER_OPENS
 
 NAME, BELOW = os.environ["NAME"], os.environ.get("BELOW", "")
 LOG = os.open(os.environ["LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -43,6 +53,8 @@ def note(call: str) -> None:
 
 @agent.capability(f"layer.{NAME}", idempotent=True, max_concurrency=256)
 async def work(call: str, ctx: reach.Context) -> str:
+    # Many plans in a row are failures: what is looked at is not when that opens a breaker.
+    ctx.bus._core.outbound.lanes._settings = NEVER_OPENS
     note(call)
     plan = json.loads(PLAN.read_text()).get(NAME, "pass on")
     first = sum(line.split() == [NAME, call] for line in pathlib.Path(os.environ["LOG"]).read_text().splitlines()) == 1
@@ -54,6 +66,8 @@ async def work(call: str, ctx: reach.Context) -> str:
         raise reach.NotExecuted
     if plan in ("hang", "hang first") and (first or plan == "hang"):
         await asyncio.sleep(60)
+    if plan == "refuse later" and not first:
+        raise reach.NotExecuted
     if plan == "error":
         raise ValueError
     if plan in ("die first",) and first:
@@ -93,6 +107,7 @@ class Layers:
         await asyncio.gather(*(program.ready() for program in self.programs))
         bus = await self.fleet.connect()
         await bus.cards.instances(f"layer.{names[0]}")
+        bus._core.outbound.lanes._settings = NEVER_OPENS
         return bus
 
     def _start(self, name: str, below: str) -> None:

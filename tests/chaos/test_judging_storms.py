@@ -5,13 +5,10 @@ from collections import Counter
 from pathlib import Path
 from time import monotonic
 
-from reach.policy.breaker_settings import BreakerSettings
 from reach.policy.retry import BACKOFF_BASE_S
 from reach.policy.retrybudget import RetryBudget
-from tests.chaos.judging_rig import Lanes, Load, reasons, tell
+from tests.chaos.judging_rig import NEVER_OPENS, Lanes, Load, reasons, tell
 from tests.runtime.fleet import Fleet, eventually
-
-NEVER_OPENS = BreakerSettings(failure_rate_threshold=1.0, consecutive_failures=1_000_000)
 
 
 async def test_a_lane_that_fails_everything_gets_at_most_a_fifth_more(fleet: Fleet, tmp_path: Path) -> None:
