@@ -109,9 +109,9 @@ class Connection:
                 break
             pause = _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)]
             tries += 1
-            refused = isinstance(error, ConfigError)
-            if refused or connection._loop.time() + pause >= deadline:
-                raise why_not(error, settings, role)
+            told = why_not(error, settings, role)
+            if isinstance(told, ConfigError) or connection._loop.time() + pause >= deadline:
+                raise told
             await asyncio.sleep(pause)
         connection._keeper = asyncio.create_task(
             connection._keep(), name=f"reach connection {connection.who}"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reach.bus.connection import Connection, LinkState
-from reach.bus.headers import encode_headers
 from reach.bus.framing import Delivery
+from reach.bus.headers import encode_headers
 from reach.bus.internals import SUPPORTED_NATS_PY, NatsLink
 from reach.bus.keys import Role
 from reach.bus.settings import Credentials, Settings, Tls, resolve
@@ -106,7 +106,9 @@ async def test_case_20_no_server_is_said_within_the_connect_timeout(unused_tcp_p
 
 async def test_refused_credentials_are_said_as_such(system) -> None:
     """A server that refuses the login is not retried: the error names role, address and what to check."""
-    settings = Settings(servers=(system.server.url,), role=Role.CALLER, source="test")
+    settings = Settings(
+        servers=(system.server.url,), role=Role.CALLER, source="test", connect_timeout_s=3600.0
+    )
     with pytest.raises(ConfigError, match=r"refused the credentials of role 'caller'.*none was given"):
         await Connection.open(settings, role="caller")
 
@@ -115,7 +117,11 @@ async def test_a_refused_login_says_which_one_was_tried(system) -> None:
     """Who has several ways to log in lying about is told which of them was refused."""
     credentials = Credentials(token="wrong", source="REACH_TOKEN")
     settings = Settings(
-        servers=(system.server.url,), role=Role.CALLER, source="test", credentials=credentials
+        servers=(system.server.url,),
+        role=Role.CALLER,
+        source="test",
+        credentials=credentials,
+        connect_timeout_s=3600.0,
     )
     with pytest.raises(ConfigError, match=r"They were: token, REACH_TOKEN\."):
         await Connection.open(settings, role="caller")
