@@ -104,7 +104,10 @@ def test_the_reference_lists_no_name_that_is_not_there() -> None:
     assert [] == [name for name in re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE) if name not in NAMES]
 
 
-@pytest.mark.parametrize("cls", [reach.Bus, reach.Agent, reach.Context, reach.Task, reach.TaskContext], ids=lambda cls: cls.__name__)
+HELD = [reach.Bus, reach.Agent, reach.Context, reach.Task, reach.TaskContext]
+
+
+@pytest.mark.parametrize("cls", HELD, ids=lambda cls: cls.__name__)
 def test_what_users_call_is_in_the_reference(cls: type) -> None:
     """Each method and property of the classes that users hold is named in the reference."""
     assert [] == [name for name in public_methods(cls) if not re.search(rf"\b{name}\b", PAGE)]

@@ -138,7 +138,7 @@ class TaskRun:
             return await self.claim.won(first=first)
         except (ReachError, LinkDown) as error:
             # Nothing was done: it comes again, to whoever is linked then.
-            _log.info("task %s was not begun here: %s", self.task_id, error or "the link is down")
+            _log.info("task %s was not begun here: %s", self.task_id, str(error) or "the link is down")
             self.work.put_back(1.0)
             return False
 

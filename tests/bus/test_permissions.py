@@ -100,6 +100,8 @@ ALLOWED = _table(
                 "reach.record.default",
                 "task.submit.ledger.reconcile",
                 "task.event.queued.default.t1.ledger.reconcile",
+                "task.event.scheduled.default.t1.ledger.reconcile",
+                "task.event.cancelled.default.t1.ledger.reconcile",
                 "task.input.default.t1",
                 "task.cancel.default.t1",
                 "$SRV.INFO",
