@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from reach.bus.provision import provision
 from reach.bus.settings import resolve
 
 COMMAND = (sys.executable, "-m", "reach.cli.main")
+LINE_S = 60.0
+"""How long a line is waited for that somebody else prints: far more than any machine takes, less than a hang."""
 OURS = ("REACH_", "LC_", "LANG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM")
 
 SHOP = '''
@@ -191,14 +194,20 @@ class Reach:
 
 
 def wait_for_line(process: Program, text: str) -> str:
-    """Read stdout up to the line that holds `text`."""
+    """Read stdout up to the line that holds `text`; one that never comes ends the process, and so the wait."""
     if process.stdout is None:
         raise RuntimeError("stdout is not a pipe")
     seen = []
-    for line in process.stdout:
-        seen.append(line)
-        if text in line:
-            return line
+    too_late = threading.Timer(LINE_S, process.kill)
+    too_late.start()
+    try:
+        for line in process.stdout:
+            seen.append(line)
+            if text in line:
+                return line
+    finally:
+        too_late.cancel()
+        too_late.join()
     raise AssertionError(f"it ended without saying {text!r}: {seen} {process.said()}")
 
 
@@ -214,7 +223,7 @@ def end(process: Program, *, number: int = signal.SIGTERM) -> int:
     return process.returncode
 
 
-def wait_until(is_so: Callable[[], object], *, timeout_s: float = 20.0) -> None:
+def wait_until(is_so: Callable[[], object], *, timeout_s: float = LINE_S) -> None:
     """Wait until a function gives something true."""
     deadline = time.monotonic() + timeout_s
     while not is_so():

@@ -180,7 +180,12 @@ def watched(here: Reach, name: str) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    wait_until(lambda: name in here("ps", "--json").stdout)
+    try:
+        wait_until(lambda: name in here("ps", "--json").stdout)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return process
 
 
