@@ -55,6 +55,7 @@ class _QuickParser(Parser):
         self._handlers = handlers
         self._on_fault = on_fault
         self._unfinished = b""
+        self.heard = monotonic()
         self._waiting = 0  # Bytes that nats-py's reader has, and the read loop has not worked off.
 
     def reset(self) -> None:
@@ -67,6 +68,7 @@ class _QuickParser(Parser):
         self._waiting = len(getattr(reader, "_buffer", b""))
 
         def feed(data: bytes) -> None:
+            self.heard = monotonic()
             rest = data if self._waiting or self._is_midway else self._take(data)
             if rest:
                 self._waiting += len(rest)
@@ -75,6 +77,7 @@ class _QuickParser(Parser):
         reader.feed_data = feed
 
     async def parse(self, data: bytes = b"") -> None:
+        self.heard = monotonic()
         try:
             rest = data if self._is_midway else self._take(data)
             if rest:
@@ -90,7 +93,7 @@ class _QuickParser(Parser):
     def _take(self, data: bytes) -> bytes:
         """Deliver what is ours at the front; give what is not."""
         piece = self._unfinished + data if self._unfinished else data
-        at, unfinished = deliver(piece, self._handlers, monotonic(), self._on_fault)
+        at, unfinished = deliver(piece, self._handlers, self.heard, self._on_fault)
         rest = piece[at:]
         if unfinished and len(rest) < _LARGE:
             self._unfinished = rest
@@ -223,6 +226,16 @@ class NatsLink(Client):
         self.write_out()
         if self._transport is not None:
             await self._transport.drain()  # type: ignore[no-untyped-call]
+
+    @property
+    def heard(self) -> float:
+        """When (loop seconds) anything came from the server the last time."""
+        return self._quick.heard
+
+    def ping(self) -> None:
+        """Ask the server for a PONG behind everything that was published; nobody waits for it. Raises `LinkDown`."""
+        self.put(b"PING\r\n")
+        self._pongs.append(self._running_loop.create_future())
 
     async def round_trip(self, timeout_s: float) -> None:
         """PING and wait for the PONG, behind everything sent so far. Raises `TimeoutError`, `LinkDown`."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reach.bus.connection import LinkState
+from reach.bus.pulse import Pulse
 from reach.bus.suspicion import SUSPICION_S, Suspicions
 from reach.bus.translate import denied_subject
 from reach.bus.wheel import DeadlineWheel
@@ -103,6 +104,7 @@ class Mux:
         self.serves: Callable[[str, str], bool] = _unknown
         """Whether an agent serves a capability, as far as the caller knows (set by the caller)."""
         self.suspicions = Suspicions(connection)
+        self.pulse = Pulse(connection)
         self.unheard = 0
         self.late = 0
         self._closed = False
@@ -163,6 +165,7 @@ class Mux:
                 pending.slot = self._wheel.add(pending.token, pending.deadline)
             if pending.watched and pending.accepted is None and not pending.future.done():
                 self.suspicions.tell(pending, now)
+                self.pulse.ask()
 
     def _open_calls(self) -> list[Pending]:
         return [*self._elder.values(), *self._young.values()]

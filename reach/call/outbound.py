@@ -404,6 +404,12 @@ class Outbound:
             attempt.decision = "done"
             return
         attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
+        if (
+            failure.reason is Reason.DEADLINE
+            and permit is None
+            and not self.mux.pulse.heard_since(pending.opened)
+        ):
+            return  # The broker said nothing at all: whose silence this was is not known.
         self._blame(call, attempt, failure, now, took_ms, permit)
 
     def _blame(
