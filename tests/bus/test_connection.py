@@ -97,8 +97,8 @@ async def test_case_20_no_server_is_said_within_the_connect_timeout(unused_tcp_p
     began = time.monotonic()
     with pytest.raises(Unreachable) as caught:
         await Connection.open(settings, role="caller")
-    # A bound that the case promises: the timeout and half as much again for a busy machine.
-    assert time.monotonic() - began < 0.75
+    # A bound that the case promises: the timeout, and a second for a busy machine.
+    assert time.monotonic() - began < 1.5
     assert f"127.0.0.1:{unused_tcp_port}" in caught.value.message
     assert "`reach up`" in caught.value.message
     assert caught.value.reason == Reason.CONNECT

@@ -66,8 +66,8 @@ async def test_an_idempotent_call_that_times_out_is_tried_on_another_instance(fl
     bus = await pair.serve("left", "right")
     while not (hung := [record for record in fleet.records if len(record.attempts) == 2]):
         began = monotonic()
-        assert "right" == (await bus.request("pair.do", timeout_s=0.5)).unwrap()
-        assert monotonic() - began < 0.5
+        assert "right" == (await bus.request("pair.do", timeout_s=1.0)).unwrap()
+        assert monotonic() - began < 1.5  # The deadline, and slack for a busy machine.
     first, second = hung[0].attempts
     assert ("left", "right") == (first.provider, second.provider)
     assert ("TIMEOUT", "DEADLINE", "maybe", "retry_elsewhere") == (
@@ -76,7 +76,7 @@ async def test_an_idempotent_call_that_times_out_is_tried_on_another_instance(fl
         first.executed,
         first.decision,
     )
-    assert 300 <= first.took_ms <= 400
+    assert 650 <= first.took_ms <= 900
     assert ("done", True) == (second.decision, hung[0].retried)
 
 

@@ -69,25 +69,32 @@ async def test_the_first_use_asks_and_the_second_remembers(system: Any) -> None:
         assert directory.known("invoice.extract") is found
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that would never end: what comes back all the same has not waited."""
+    for name in ("FIRST_S", "SWEEP_S", "STALL_S"):
+        monkeypatch.setattr(cards, name, 3600.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_it_returns_as_soon_as_one_answer_serves_the_capability(system: Any) -> None:
-    """Slow and silent neighbours are not waited for: well under the quarter second of a full wait."""
+    """Slow and silent neighbours are not waited for, nor the time that an answer may take."""
     found = [card_of(f"other-{n:08}", f"other.{n}") for n in range(6)]
     found.append(card_of("reader-aaaaaaaa", "invoice.extract"))
     async with agents(system, *found), directory_of(system) as directory:
-        began = time.monotonic()
         assert await directory.card_for("invoice.extract") is not None
-        assert time.monotonic() - began < 0.2
 
 
+@pytest.mark.usefixtures("patient")
 async def test_nobody_at_all_is_known_at_once(own_system: Any) -> None:
     """Without a listener there is nothing to wait for."""
     async with directory_of(own_system) as directory:
-        began = time.monotonic()
         assert await directory.card_for("invoice.extract") is None
-        assert time.monotonic() - began < 0.1
 
 
-async def test_an_unknown_capability_is_waited_for_a_quarter_second_and_then_remembered(system: Any) -> None:
+async def test_an_unknown_capability_is_waited_for_a_quarter_second_and_then_remembered(
+    system: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CALL-13: a misspelt name costs its first caller at most 250 ms, and the next nothing."""
     async with (
         agents(system, card_of("reader-aaaaaaaa", "invoice.extract")),
@@ -95,10 +102,10 @@ async def test_an_unknown_capability_is_waited_for_a_quarter_second_and_then_rem
     ):
         began = time.monotonic()
         assert await directory.card_for("invoice.extrct") is None
-        assert time.monotonic() - began < 0.4
-        began = time.monotonic()
+        assert time.monotonic() - began < 0.25 + 0.5  # What is promised, and slack for a busy machine.
+        monkeypatch.setattr(cards, "FIRST_S", 3600.0)
+        monkeypatch.setattr(cards, "UNKNOWN_S", 3600.0)
         assert await directory.card_for("invoice.extrct") is None
-        assert time.monotonic() - began < 0.05
         assert directory.nearest("invoice.extrct") == ["invoice.extract"]
 
 
@@ -122,9 +129,7 @@ async def test_everybody_gives_every_instance(system: Any) -> None:
     """`ps` and `caps` see all instances, in order, soon after the last has answered."""
     found = [card_of(f"reader-{n:08}", "invoice.extract", generation=n) for n in range(5)]
     async with agents(system, *found), directory_of(system) as directory:
-        began = time.monotonic()
-        assert await directory.everybody(timeout_s=5.0) == found
-        assert time.monotonic() - began < 1.0
+        assert await directory.everybody(timeout_s=3600.0) == found
         assert list(await directory.instances("invoice.extract")) == found
         assert await directory.instances("other") == ()
         assert directory.serves("reader", "invoice.extract")

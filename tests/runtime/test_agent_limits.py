@@ -33,7 +33,7 @@ async def test_three_calls_of_a_second_take_about_a_second(fleet: Fleet) -> None
     replies = await asyncio.gather(*(bus.request("slow.second") for _ in range(3)))
     took = monotonic() - began
     assert [True] * 3 == [reply.ok for reply in replies]
-    assert 1.0 <= took < 1.9
+    assert 1.0 <= took < 2.9  # In a row it would be 3 s.
 
 
 async def test_three_calls_that_block_their_threads_take_as_long_as_one(fleet: Fleet) -> None:

@@ -203,7 +203,7 @@ def test_nearly_right_bodies_are_read_or_refused() -> None:
 
 
 @given(body=BODIES)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_what_hypothesis_finds_odd_is_read_or_refused(body: dict[str, Any]) -> None:
     """The same with Hypothesis choosing, which remembers and shrinks what it finds."""
     read_in_both_forms(body)
