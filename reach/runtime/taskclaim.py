@@ -36,6 +36,7 @@ CLAIMS: Final = 5
 """How often it is looked again at a task that others write to, before it is put off."""
 
 _LATER_S: Final = 1.0
+_CLOCKS_MS: Final = 10_000  # By how much the clocks of brokers and workers may differ.
 
 
 class Claim:
@@ -94,6 +95,10 @@ class Claim:
     async def _history(self) -> TaskLife:
         run = self._run
         entries = await run.worker.stream.since(run.tenant, run.task_id, 0)
+        if entries and not run.queued_at and entries[0].event.at + _CLOCKS_MS < run.submitted.at:
+            # Older than the message itself: of a queue that was there before this one, and counted from one, too.
+            run.rename(f"{run.task_id}-{run.submitted.at}")
+            entries = await run.worker.stream.since(run.tenant, run.task_id, 0)
         if not entries:
             return NOTHING_YET
         try:

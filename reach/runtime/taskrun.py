@@ -99,6 +99,17 @@ class TaskRun:
         )
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What orders find it by."""
+        return self.tenant, self.task_id
+
+    def rename(self, task_id: str) -> None:
+        """Take another id: the one that it would have was used before."""
+        before, self.task_id = self.key, task_id
+        self.writer.task_id = task_id
+        self.worker.renamed(self, before)
+
+    @property
     def attempt(self) -> int:
         """Which try it is, from 1."""
         return self.writer.attempt

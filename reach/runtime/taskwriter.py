@@ -70,7 +70,7 @@ class TaskWriter:
         self._blobs = blobs
         self._author = author
         self._tenant = tenant
-        self._task_id = task_id
+        self.task_id = task_id
         self._capability = capability
         self._most = max_payload - ROOM
         self._turn = asyncio.Lock()
@@ -97,7 +97,7 @@ class TaskWriter:
             ReachError: it could not be written.
         """
         event = TaskEvent(
-            task_id=self._task_id,
+            task_id=self.task_id,
             state=state,
             capability=self._capability,
             tenant=self._tenant,

@@ -154,7 +154,7 @@ class Worker:
         self._runs[key] = run
         offered.taken += 1
         first = work.position.delivered == 1 and _FIRED not in work.headers
-        self.spawn(self._go(run, key, first=first))
+        self.spawn(self._go(run, first=first))
 
     def _read(self, offered: OfferedTask, work: Work) -> tuple[TaskEvent, int]:
         """Give what was submitted, and where it stands among the events; 0 for work that was published plainly."""
@@ -179,15 +179,20 @@ class Worker:
         )
         return event, 0
 
-    async def _go(self, run: TaskRun, key: tuple[str, str], *, first: bool) -> None:
+    async def _go(self, run: TaskRun, *, first: bool) -> None:
         try:
             await run.go(first=first)
         finally:
-            if self._runs.get(key) is run:
-                del self._runs[key]
+            if self._runs.get(run.key) is run:
+                del self._runs[run.key]
             self._orders.ended(run)
             if not run.place_is_held:
                 self._free(run.offered)
+
+    def renamed(self, run: TaskRun, before: tuple[str, str]) -> None:
+        """A task in work has another id from now on."""
+        self._runs.pop(before, None)
+        self._runs[run.key] = run
 
     def _free(self, offered: OfferedTask) -> None:
         offered.taken -= 1

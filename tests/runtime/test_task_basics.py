@@ -382,6 +382,33 @@ async def test_a_script_submits_plainly(fleet: Fleet) -> None:
     assert 2 == await chosen.result(timeout_s=5)
 
 
+async def test_a_number_that_was_used_before_names_no_other_task(fleet: Fleet) -> None:
+    """A queue that was made anew counts from one again: what it numbers is not taken for a task of long ago."""
+    agent = reach.Agent("recount")
+    seen: list[str] = []
+
+    @agent.task("recount.add")
+    async def add(a: int, ctx: reach.TaskContext) -> int:
+        seen.append(ctx.task_id)
+        return a
+
+    script = await fleet.stranger(Role.PLATFORM)
+    jetstream = script.jetstream()
+    first = await jetstream.publish("task.submit.recount.other", b"{}")
+    old = TaskEvent(task_id=f"q{first.seq + 1}", state=TaskState.COMPLETED, capability="recount.add", at=1000)
+    await jetstream.publish(old.subject, old.pack())
+    ack = await jetstream.publish("task.submit.recount.add", b'{"a": 1}')
+    assert first.seq + 1 == ack.seq
+    await fleet.serve(agent)
+    bus = await fleet.connect()
+    async with asyncio.timeout(5):
+        while not seen:  # noqa: ASYNC110 - the handler has no event to offer
+            await asyncio.sleep(0.01)
+
+    assert seen[0].startswith(f"q{ack.seq}-")
+    assert 1 == await bus.task(seen[0]).result(timeout_s=5)
+
+
 async def test_work_that_cannot_be_read_is_taken_out(fleet: Fleet) -> None:
     """What a script published that is no map of parameters does not stay in the queue for ever."""
     agent = reach.Agent("broken")
