@@ -11,18 +11,31 @@ What comes in floods (heartbeats, digests) is gathered in the read loop and take
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from random import random
 from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from actors.supervisor.answers import body_of, card_of, read_as, seen, stored
+from actors.supervisor.answers import (
+    EXPECTED,
+    LEADER,
+    LOOK,
+    body_of,
+    card_of,
+    read_as,
+    read_batch,
+    seen,
+    stored,
+)
 from actors.supervisor.boottime import boottime
 from actors.supervisor.commands import obey
 from actors.supervisor.fencing import Fencer
-from actors.supervisor.governor import Governor, Letter, Moment
+from actors.supervisor.governor import Governor
 from actors.supervisor.leader import Election, Hold, Look, Step
+from actors.supervisor.letters import Letter, Moment
+from actors.supervisor.post import Post
 from actors.supervisor.recovery import Reading, take_over
 from actors.supervisor.seal import Seal
 from reach import ids
@@ -38,7 +51,6 @@ from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.outcomes import Outcomes
 from reach.wire.registration import (
     CARDS,
-    LEADER_KEY,
     ROUTES,
     Applied,
     LeaderEntry,
@@ -52,15 +64,7 @@ from reach.wire.reply import Failure
 _log = logging.getLogger("reach.supervisor")
 
 TICK_S: Final = 0.05
-MOST_AT_ONCE: Final = 5000
-"""Heartbeats or digests taken in by one tick: some 50 ms."""
-
 MOST_GATHERED: Final = 100_000
-
-_LEADER: Final = f"$KV.{ROUTES}.{LEADER_KEY}"
-_LOOK: Final = f"$JS.API.DIRECT.GET.KV_{ROUTES}.{_LEADER}"
-_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
-_GUARDED: Final = {"Nats-Expected-Last-Subject-Sequence-Subject": _LEADER}
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -70,34 +74,37 @@ class Supervisor(Actor):
 
     mailbox_capacity = 65_536  # Ten thousand instances that register together.
 
-    _fencer: Fencer | None = None
-
     async def on_start(self) -> None:
         """Listen to our own inbox; the first tick looks who leads."""
         self._id = ids.new_id()
         self._election = Election(self._id)
         self._seal = Seal.of(self.connection.settings)
+        self._stepped_at = -math.inf
         self._governor: Governor | None = None
         self._readings: dict[str, Reading] = {}
         self._leading: list[Subscription] = []
-        self._beats: list[bytes] = []
-        self._digests: list[bytes] = []
+        self._beats, self._digests = list[bytes](), list[bytes]()
         self._inbox = f"{self.connection.inbox}.supervisor-{self._id}"
-        self._own = self.connection.subscribe(f"{self._inbox}.>", self._take("answered"))
+        self._post = Post(self.connection, f"{self._inbox}.to")
+        self._own = [
+            self.connection.subscribe(f"{self._inbox}.key.*", self._hear_of_the_key),
+            self.connection.subscribe(f"{self._inbox}.to.>", self._take("answered")),
+        ]
         try:
-            self._fencer = Fencer(await self.connect(Role.FENCER))
+            self._post.fencer = Fencer(await self.connect(Role.FENCER))
         except RoleUnavailable as error:
             _log.warning("Instances that hang are steered around, and cannot be cut off. %s", error)
 
     async def on_stop(self) -> None:
         """Let go of the leader's key, so that somebody else need not wait for its end."""
         if self._election.leads(boottime()) and self.connection.connected:
-            headers = {"KV-Operation": "DEL", _EXPECTED: str(self._election.last_sequence)}
-            self.connection.publish(_LEADER, b"", headers=headers)
+            headers = {"KV-Operation": "DEL", EXPECTED: str(self._election.last_sequence)}
+            self.connection.publish(LEADER, b"", headers=headers)
         self._step_down()
-        self._own.drop()
-        if self._fencer is not None:
-            await self._fencer.close()
+        for subscription in self._own:
+            subscription.drop()
+        if self._post.fencer is not None:
+            await self._post.fencer.close()
 
     # -- time -----------------------------------------------------------------------------------------
 
@@ -107,7 +114,7 @@ class Supervisor(Actor):
         if not self.connection.connected:
             return
         moment = self._moment()
-        self._do(self._election.step(moment.now))
+        self._stay(moment.now)
         if not self._election.leads(moment.now):
             self._step_down()
             return
@@ -122,28 +129,30 @@ class Supervisor(Actor):
         return Moment(boottime(), int(self.clock.time() * 1000))
 
     def _take_in(self, governor: Governor, moment: Moment) -> None:
-        for data in _batch(self._beats):
-            beat = read_as(data, Heartbeat)
-            if beat is not None:
-                governor.beat(beat, moment)
-        for data in _batch(self._digests):
-            digest = read_as(data, Outcomes)
-            if digest is not None:
-                governor.digest(digest, moment)
+        for beat in read_batch(self._beats, Heartbeat):
+            governor.beat(beat, moment)
+        for digest in read_batch(self._digests, Outcomes):
+            governor.digest(digest, moment)
 
     # -- leading --------------------------------------------------------------------------------------
+
+    def _stay(self, now: float) -> None:
+        """Renew the key when it is due; asked at every message, since a tick waits its turn in the mailbox."""
+        if now - self._stepped_at >= TICK_S / 2:
+            self._stepped_at = now
+            self._do(self._election.step(now))
 
     def _do(self, step: Step | None) -> None:
         match step:
             case Look():
-                self.connection.publish(_LOOK, b"", reply=f"{self._inbox}.look")
+                self.connection.publish(LOOK, b"", reply=f"{self._inbox}.key.look")
             case Hold(expected):
                 entry = LeaderEntry(
                     supervisor=self._id, term=self._election.term, at=int(self.clock.time() * 1000)
                 )
-                headers = {"Nats-TTL": "2s", _EXPECTED: str(expected)}
+                headers = {"Nats-TTL": "2s", EXPECTED: str(expected)}
                 self.connection.publish(
-                    _LEADER, codec.pack(entry.model_dump()), reply=f"{self._inbox}.hold", headers=headers
+                    LEADER, codec.pack(entry.model_dump()), reply=f"{self._inbox}.key.hold", headers=headers
                 )
 
     def _step_up(self) -> None:
@@ -155,7 +164,7 @@ class Supervisor(Actor):
 
     def _read_on(self, bucket: str) -> None:
         reading = self._readings[bucket]
-        reply = f"{self._inbox}.read.{self._election.term}.{bucket}"
+        reply = f"{self._inbox}.to.read.{self._election.term}.{bucket}"
         self.connection.publish(reading.subject, reading.request(), reply=reply)
 
     def _govern(self) -> None:
@@ -180,8 +189,7 @@ class Supervisor(Actor):
             subscribe("reach.permit.>", self._take("permit")),
             subscribe("reach.route.*", self._take("command")),
         ]
-        there, known = len(governor.roster.members), len(governor.planner.entries)
-        _log.info("%d instances and %d capabilities taken over", there, known)
+        _log.info("%d instances taken over", len(governor.roster.members))
         self._send(governor, moment)
 
     def _step_down(self) -> None:
@@ -202,6 +210,17 @@ class Supervisor(Actor):
 
         return take
 
+    def _hear_of_the_key(self, delivery: Delivery) -> None:
+        """Take in at once what became of the leader's key: a full mailbox must not cost the leadership."""
+        if delivery.subject.endswith(".look"):
+            self._do(self._election.looked(seen(delivery), boottime()))
+            return
+        sequence = stored(delivery)
+        if sequence is None:
+            self._election.refused(boottime())
+        elif self._election.held(sequence, boottime()):
+            self.tell("elected")
+
     def _gather(self, into: list[bytes]) -> Callable[[Delivery], None]:
         def gather(delivery: Delivery) -> None:
             if len(into) < MOST_GATHERED:
@@ -211,18 +230,18 @@ class Supervisor(Actor):
 
     # -- one at a time --------------------------------------------------------------------------------
 
+    @on("elected", local=True)
+    def elected(self, message: Message) -> None:  # noqa: ARG002 - that it came is all it says
+        """The leader's key is ours."""
+        self._step_up()
+
     @on("answered", local=True)
     def answered(self, message: Message) -> None:
         """Something that we asked was answered."""
         delivery: Delivery = message.body["delivery"]
-        kind, _, rest = delivery.subject.removeprefix(f"{self._inbox}.").partition(".")
-        now = boottime()
+        kind, _, rest = delivery.subject.removeprefix(f"{self._inbox}.to.").partition(".")
         governor = self._governor
         match kind:
-            case "look":
-                self._do(self._election.looked(seen(delivery), now))
-            case "hold":
-                self._held(delivery, now)
             case "read":
                 self._read(rest, delivery)
             case "write" if governor is not None:
@@ -240,13 +259,6 @@ class Supervisor(Actor):
                     governor.found(card, self._moment())
             case _:
                 return
-
-    def _held(self, delivery: Delivery, now: float) -> None:
-        sequence = stored(delivery)
-        if sequence is None:
-            self._election.refused(now)
-        elif self._election.held(sequence, now):
-            self._step_up()
 
     def _read(self, rest: str, delivery: Delivery) -> None:
         term, _, bucket = rest.partition(".")
@@ -325,6 +337,7 @@ class Supervisor(Actor):
         if governor is None:
             return  # We lead no more: whoever asks hears nothing, and asks again.
         moment = self._moment()
+        self._stay(moment.now)
         self._respond(delivery, lambda request: done(governor, read_message(request.body, model), moment))
         self._send(governor, moment)
 
@@ -351,49 +364,14 @@ class Supervisor(Actor):
         told = read_as(message.body["delivery"].data, model)
         if told is not None:
             moment = self._moment()
+            self._stay(moment.now)
             taken(governor)(told, moment)
             self._send(governor, moment)
 
     def _send(self, governor: Governor, moment: Moment) -> None:
-        """Publish what the governor has to say and to write. What finds no link stays for the next time."""
+        """Publish what the governor has to say and to write, as long as we may."""
         if not self._election.leads(moment.now):
             return
-        letters = governor.outbox
-        while letters:
-            letter = letters[0]
-            reply = self._reply_of(letter)
-            self.connection.publish(
-                letter.subject, codec.pack(letter.body) if letter.body else b"", reply=reply
-            )
-            del letters[0]
-        for fence in governor.fences:
-            if self._fencer is not None:
-                self._fencer.cut(fence)
-        governor.fences.clear()
-        guard = self._election.guard(moment.now)
-        governor.scribe.late(moment.now)
-        if guard is None:
-            return
-        for write in governor.scribe.take(moment.now):
-            guarded = {_EXPECTED: str(guard), **_GUARDED} if write.bucket == ROUTES else None
-            self.connection.publish(
-                f"$KV.{write.bucket}.{write.key}",
-                write.data,
-                reply=f"{self._inbox}.write.{governor.term}.{write.number}",
-                headers=guarded,
-            )
-
-    def _reply_of(self, letter: Letter) -> str:
-        match letter.asks:
-            case "pong":
-                return f"{self._inbox}.pong.{letter.subject.split('.')[1]}"
-            case None:
-                return ""
-            case kind:
-                return f"{self._inbox}.{kind}"
-
-
-def _batch(gathered: list[bytes]) -> list[bytes]:
-    batch = gathered[:MOST_AT_ONCE]
-    del gathered[:MOST_AT_ONCE]
-    return batch
+        self._post.letters(governor.outbox)
+        self._post.fences(governor.fences)
+        self._post.writes(governor, guard=self._election.guard(moment.now), now=moment.now)

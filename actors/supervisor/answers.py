@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
@@ -13,9 +14,18 @@ from reach.bus.framing import Delivery
 from reach.errors import SchemaInvalid
 from reach.wire import codec
 from reach.wire.card import Card
-from reach.wire.registration import LeaderEntry, read_message
+from reach.wire.registration import LEADER_KEY, ROUTES, LeaderEntry, read_message
 
 _log = logging.getLogger("reach.supervisor")
+
+MOST_AT_ONCE: Final = 5000
+"""Heartbeats or digests taken in by one tick: some 50 ms."""
+
+LEADER: Final = f"$KV.{ROUTES}.{LEADER_KEY}"
+LOOK: Final = f"$JS.API.DIRECT.GET.KV_{ROUTES}.{LEADER}"
+EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+GUARDED: Final = {"Nats-Expected-Last-Subject-Sequence-Subject": LEADER}
+"""The leader's key on the bus, how to look at it, and the headers that guard a write by it."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -27,6 +37,13 @@ def read_as(data: bytes, model: type[M]) -> M | None:
     except SchemaInvalid as error:
         _log.warning("A message cannot be read: %s", error)
         return None
+
+
+def read_batch(gathered: list[bytes], model: type[M]) -> Iterator[M]:
+    """Read, and take out, what was gathered, as much as one go is good for."""
+    batch = gathered[:MOST_AT_ONCE]
+    del gathered[:MOST_AT_ONCE]
+    return (found for data in batch if (found := read_as(data, model)) is not None)
 
 
 def seen(delivery: Delivery) -> Seen:

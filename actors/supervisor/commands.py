@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from actors.supervisor.explain import explained, rows
-from actors.supervisor.governor import Governor, Letter, Moment
+from actors.supervisor.governor import Governor
+from actors.supervisor.letters import Letter, Moment
 from actors.supervisor.table import Choice
 from reach.errors import SchemaInvalid
 from reach.faults import Reason
@@ -184,6 +185,7 @@ def _drain(ask: Ask, command: RouteCommand) -> RouteAnswer:
         return RouteAnswer(in_force=False, message=told)
     for member in found:
         member.draining = True
+        governor.roster.watch(member.name)
         governor.planner.touch(member.serves)
         order = DrainOrder(
             term=governor.term,

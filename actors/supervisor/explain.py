@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from actors.supervisor.governor import Governor, Moment
+from actors.supervisor.governor import Governor
+from actors.supervisor.letters import Moment
 from actors.supervisor.roster import Member
 from actors.supervisor.table import LanePlan, Plan
 from reach.policy.canary import belongs
@@ -92,7 +93,8 @@ def _why(lane: LanePlan, plan: Plan, member: Member, asked: Explain) -> str:
     if lack is not None:
         return f"it lacks {lack}"
     canary = plan.entry.canary
-    told = lane.standings[member.name].why
+    standing = lane.standings.get(member.name)
+    told = "" if standing is None else standing.why
     if canary is not None and belongs(canary, version=member.card.version, labels=member.card.labels):
         return f"{told}; canary" if told else "canary"
     return told
@@ -124,9 +126,10 @@ def _row(governor: Governor, member: Member, moment: Moment, *, why: str | None 
     for capability in member.serves:
         plan = governor.planner.plans.get(capability)
         lane = None if plan is None else next((one for one in plan.lanes if member.name in one.members), None)
-        if lane is not None and member.name in lane.standings:
-            weights[capability] = lane.standings[member.name].factor
-            told = told or lane.standings[member.name].why
+        if lane is not None:
+            weights[capability] = lane.factor(member.name)
+            standing = lane.standings.get(member.name)
+            told = told or ("" if standing is None else standing.why)
     state = member.state or governor.roster.leases.state(member.name).value
     return InstanceRow(
         instance=member.name,

@@ -12,7 +12,7 @@ import json
 import logging
 from typing import Final
 
-from actors.supervisor.governor import Fence
+from actors.supervisor.letters import Fence
 from reach.bus.connection import Connection
 from reach.bus.framing import Delivery
 

@@ -6,13 +6,14 @@ written into the scribe, whom to cut off into `fences`. The actor is the shell a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from actors.supervisor.alarms import Alarms
 from actors.supervisor.cards import ENDS, keep
 from actors.supervisor.doubt import Deed, Doubts
+from actors.supervisor.letters import Fence, Letter, Moment
 from actors.supervisor.orders import Orders, Told
 from actors.supervisor.outcomes import Ledger
 from actors.supervisor.planner import Planner
@@ -39,35 +40,11 @@ from reach.wire.registration import (
     Registered,
 )
 
+ASKED_AT_ONCE: Final = 250
+"""Instances that one tick asks whether they live, where everybody is asked."""
+
 AGAIN_EACH_S: Final = 1.0
 """How often an instance that we do not know is told so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Now: seconds since boot, and the same moment in epoch milliseconds."""
-
-    now: float
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """Something to be published. `asks` names the kind of answer that is expected, if any."""
-
-    subject: str
-    body: dict[str, Any]
-    asks: Literal["applied", "pong", "info"] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """A connection that must end: its instance does not answer, and would execute what lies in its socket."""
-
-    instance: str
-    generation: int
-    server: str
-    connection: int
 
 
 class Governor:
@@ -93,6 +70,7 @@ class Governor:
             scribe=self.scribe,
         )
         self.planner.term = term
+        self._to_ask: deque[str] = deque()
         self._told_again: dict[str, float] = {}
         self._alarms = Alarms()
         self._ticked_at: float | None = None
@@ -128,12 +106,12 @@ class Governor:
     def _seat(self, member: Member, moment: Moment) -> None:
         """Decide on its tickets: exactly where that is quick, else as its neighbours, until it is put right."""
         for capability in member.serves:
-            if self.planner.rested(capability, moment.now):
+            if self.planner.rested(capability, moment.now, lazy=True):
                 self.planner.work_out(capability, moment.now, moment.at_ms)
             else:
                 count = self.planner.newcomer(capability, member, moment.now)
                 self.orders.add(capability, member.name, count)
-                self.planner.touch([capability])
+                self.planner.touch([capability], lazy=True)
 
     def beat(self, beat: Heartbeat, moment: Moment) -> None:
         """Take in a heartbeat."""
@@ -213,6 +191,7 @@ class Governor:
             elif deed is Deed.PING:
                 self._ping([instance], moment)
             elif deed is Deed.STEER:
+                self.roster.watch(instance)
                 self.planner.touch(member.serves)
             elif self._may_fence(member):
                 fence = Fence(instance, member.generation, member.server, member.connection)
@@ -253,6 +232,7 @@ class Governor:
             why = failing.get(name)
             if (why is None) != (member.failing is None):
                 self.planner.touch(member.serves)
+                self.roster.watch(name)
             member.failing = why
         theirs = [one for one in lane.instances if one.instance in failing]
         if not theirs:
@@ -294,6 +274,8 @@ class Governor:
         if last is not None and moment.now - last > 1:
             self.roster.leases.forgive(moment.now)  # It was us who did not listen.
         self._changed(self.roster.leases.due(moment.now), moment)
+        if self._to_ask:
+            self._ask_some(moment)
         self._doubtful(moment)
         for lane in self.verdicts.turn(moment.now):
             self._judged(*lane, moment)
@@ -329,7 +311,13 @@ class Governor:
 
     def ask_all(self, moment: Moment) -> None:
         """Ask everybody who is known whether they live."""
-        there = [name for name in self.roster.members if self.roster.leases.weight(name) > 0]
+        self._to_ask.extend(self.roster.members)
+        self._ask_some(moment)
+
+    def _ask_some(self, moment: Moment) -> None:
+        """Ask the next few: ten thousand answers at once would make operators and newcomers wait."""
+        some = [self._to_ask.popleft() for _ in range(min(ASKED_AT_ONCE, len(self._to_ask)))]
+        there = [name for name in some if self.roster.leases.weight(name) > 0]
         self._ping(self.doubts.suspect(there, moment.now), moment)
 
     def resync(self, moment: Moment) -> None:

@@ -50,8 +50,12 @@ class Orders:
 
     def __init__(self) -> None:
         self._desks: dict[str, _Desk] = {}
-        self._serving: dict[str, set[str]] = {}
+        self._plans: dict[str, tuple[dict[str, int], frozenset[str]]] = {}
+        """By capability: the tickets that are wanted, everybody who serves it named, and who is off the lane."""
         self._dirty: set[str] = set()
+        """Capabilities of which somebody holds something else than before."""
+        self._held_back: dict[str, set[str]] = {}
+        """By capability, who is to lose tickets of it when that is safe."""
         self._open: dict[str, None] = {}
         """Instances that may have to be told something, in the order in which that came up."""
         self._unconfirmed: set[str] = set()
@@ -68,7 +72,7 @@ class Orders:
         """Give the tickets of a capability that are held, by instance."""
         return {
             name: count
-            for name in self._serving.get(capability, ())
+            for name in self._wanted(capability)
             if (count := self._desks[name].held.get(capability, 0)) > 0
         }
 
@@ -82,26 +86,27 @@ class Orders:
     def want(self, capability: str, tickets: Mapping[str, int], off_lane: Iterable[str]) -> None:
         """Take a plan: what each instance is to hold of a capability."""
         off = frozenset(off_lane)
-        serving = self._serving.setdefault(capability, set())
-        for name in serving - tickets.keys():
+        last, last_off = self._plans.get(capability, ({}, frozenset[str]()))
+        self._plans[capability] = (dict(tickets), off)
+        for name in last.keys() - tickets.keys():
             desk = self._desks.get(name)
             if desk is not None:
                 desk.wanted.pop(capability, None)
                 desk.held.pop(capability, None)
                 desk.off_lane.discard(capability)
-        self._serving[capability] = set(tickets)
-        for name, count in tickets.items():
+        changed = {name for name, _ in tickets.items() - last.items()} | (off ^ last_off) & tickets.keys()
+        for name in changed:
             desk = self._desks.setdefault(name, _Desk())
-            if desk.wanted.get(capability) != count or (capability in desk.off_lane) != (name in off):
-                desk.wanted[capability] = count
-                (desk.off_lane.add if name in off else desk.off_lane.discard)(capability)
-                self._dirty.add(capability)
-                self._open[name] = None
+            desk.wanted[capability] = tickets[name]
+            (desk.off_lane.add if name in off else desk.off_lane.discard)(capability)
+            self._open[name] = None
+        if changed:
+            self._dirty.add(capability)  # Whoever was held back may now have a successor.
 
     def add(self, capability: str, instance: str, count: int) -> None:
         """Want this of one instance, before the capability is planned anew."""
         self._desks.setdefault(instance, _Desk()).wanted[capability] = count
-        self._serving.setdefault(capability, set()).add(instance)
+        self._plans.setdefault(capability, ({}, frozenset()))[0][instance] = count
 
     def assume(self, instance: str) -> None:
         """Believe that an instance holds what is wanted: for a new leader, until it says otherwise."""
@@ -116,7 +121,7 @@ class Orders:
         self._unconfirmed.discard(instance)
         if desk is not None:
             for capability in desk.wanted:
-                self._serving.get(capability, set()).discard(instance)
+                self._wanted(capability).pop(instance, None)
                 self._dirty.add(capability)
 
     def ended(self, instance: str) -> None:
@@ -165,8 +170,7 @@ class Orders:
     def due(self, now: float, *, reachable: Callable[[str], bool] = lambda _: True) -> list[Told]:
         """Give the orders to send now; who is not `reachable` is not told."""
         for capability in self._dirty:
-            for name in self._serving.get(capability, ()):
-                self._open[name] = None
+            self._open.update(dict.fromkeys(self._held_back.pop(capability, ())))
         self._dirty.clear()
         found: list[Told] = []
         withdrawals: dict[str, dict[str, int]] = {}
@@ -220,14 +224,19 @@ class Orders:
                 if capability not in known:
                     known[capability] = self._withdrawable(capability)
                 wanted = known[capability].get(instance, held)  # noqa: PLW2901 - what may be ordered of it
+                if wanted == held:
+                    self._held_back.setdefault(capability, set()).add(instance)
             target[capability] = wanted
         return target
 
     def _withdrawable(self, capability: str) -> dict[str, int]:
-        names = self._serving.get(capability, ())
-        held = {name: self._desks[name].held.get(capability, 0) for name in names}
-        wanted = {name: self._desks[name].wanted.get(capability, 0) for name in names}
+        wanted = self._wanted(capability)
+        held = {name: self._desks[name].held.get(capability, 0) for name in wanted}
         if not moves(held, wanted).withdraw:
             return {}
-        confirmed = [name for name in names if held[name] >= wanted[name] > 0]
+        confirmed = [name for name, count in wanted.items() if held[name] >= count > 0]
         return withdrawable(held, wanted, confirmed=confirmed)
+
+    def _wanted(self, capability: str) -> dict[str, int]:
+        found = self._plans.get(capability)
+        return {} if found is None else found[0]

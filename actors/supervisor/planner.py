@@ -26,7 +26,10 @@ from reach.wire.registration import ROUTES, route_key
 from reach.wire.route import Figures, RouteEntry
 
 PAUSE_S_PER_INSTANCE: Final = 50e-6
-"""A capability is worked out at most once in so long: some 2 µs are spent on each instance, 5 % of the time."""
+"""A capability is worked out at most once in so long: some 2 µs are spent on each instance, 4 % of the time."""
+
+LAZY: Final = 4
+"""What can wait (newcomers have tickets already) waits so many times as long."""
 
 FIGURES_S: Final = 5.0
 """How often the figures of a lane with traffic are taken anew."""
@@ -50,7 +53,8 @@ class Planner:
         self.entries: dict[str, RouteEntry] = {}
         self.panics: set[tuple[str, str]] = set()
         self._ladders: dict[str, Ladder] = {}
-        self._touched: dict[str, None] = {}
+        self._touched: dict[str, bool] = {}
+        """What is to be worked out, and whether it can wait."""
         self._planned_at: dict[str, float] = {}
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
@@ -68,10 +72,10 @@ class Planner:
             capability in self.entries or capability in self.choices or bool(self._roster.lanes(capability))
         )
 
-    def touch(self, capabilities: Iterable[str]) -> None:
-        """See to it that these are worked out again soon."""
+    def touch(self, capabilities: Iterable[str], *, lazy: bool = False) -> None:
+        """See to it that these are worked out again soon; `lazy`: it can wait a little."""
         for capability in capabilities:
-            self._touched[capability] = None
+            self._touched[capability] = lazy and self._touched.get(capability, True)
 
     def step(self, now: float, at_ms: int) -> None:
         """Work out what is due."""
@@ -79,15 +83,15 @@ class Planner:
             at, capability = heapq.heappop(self._timers)
             if self._due.get(capability) == at:
                 del self._due[capability]
-                self._touched[capability] = None
-        for capability in [one for one in self._touched if self.rested(one, now)]:
+                self._touched[capability] = False
+        for capability in [one for one, lazy in self._touched.items() if self.rested(one, now, lazy=lazy)]:
             self.work_out(capability, now, at_ms)
 
-    def rested(self, capability: str, now: float) -> bool:
+    def rested(self, capability: str, now: float, *, lazy: bool = False) -> bool:
         """Whether a capability may be worked out again already."""
         size = sum(len(lane) for lane in self._roster.lanes(capability).values())
         last = self._planned_at.get(capability, -math.inf)
-        return now - last >= size * PAUSE_S_PER_INSTANCE
+        return now - last >= size * PAUSE_S_PER_INSTANCE * (LAZY if lazy else 1)
 
     # -- working out ----------------------------------------------------------------------------------
 
@@ -139,11 +143,12 @@ class Planner:
         if found is None or lane is None:
             return 0
         age_s = math.inf if member.warm_since is None else now - member.warm_since
-        for name, standing in lane.standings.items():
+        for name in lane.members:
             count = found.tickets.counts.get(name, 0)
-            if standing.factor == 1 and count:
-                warm = all(one.factor < 1 for one in lane.standings.values())
-                return max(1, round(count * (1.0 if warm else WARM_UP.factor(age_s))))
+            if count and lane.factor(name) == 1:
+                # Where the warmest is only warming itself, a newcomer is as good.
+                part = WARM_UP.factor(age_s) if lane.members[name].warm_since is None else 1.0
+                return max(1, round(count * part))
         return 0
 
     # -- taking over ----------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ class Planner:
         ladder = self._ladders[entry.capability] = Ladder()
         if not entry.last_resort and len(entry.tiers) <= 2:  # noqa: PLR2004 - one serves, one may return
             ladder.resume([(tier.priority, tier.share) for tier in entry.tiers], now=now)
-        self._touched[entry.capability] = None
+        self._touched[entry.capability] = False
 
     # -- figures --------------------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class Planner:
         """There was traffic: its figures count, when they have rested."""
         at, _, _ = self._figures.get((provider, capability), (-math.inf, Figures(), 1.0))
         if now - at >= FIGURES_S:
-            self._touched[capability] = None
+            self._touched[capability] = False
 
     def reset_quality(self, provider: str, capability: str) -> None:
         """Let a lane's slow quality begin anew."""

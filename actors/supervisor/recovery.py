@@ -15,7 +15,8 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from actors.supervisor.governor import Governor, Moment
+from actors.supervisor.governor import Governor
+from actors.supervisor.letters import Moment
 from actors.supervisor.roster import Member
 from reach.bus.framing import Delivery
 from reach.errors import SchemaInvalid

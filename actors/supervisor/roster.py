@@ -89,6 +89,9 @@ class Roster:
         self.leases = Leases()
         self.members: dict[str, Member] = {}
         self._doubts = doubts
+        self._odd: set[str] = set()
+        """Whose standing may be other than usual."""
+        self._cards: dict[tuple[str, str], CapabilityCard] = {}
         self._lanes: dict[str, dict[str, dict[str, Member]]] = {}
         """By capability, by provider."""
 
@@ -103,40 +106,65 @@ class Roster:
         """Give the members that serve a capability, by provider."""
         return self._lanes.get(capability, {})
 
-    def serving(self, capability: str) -> Iterable[Member]:
-        """Give all members that serve a capability."""
-        return (member for lane in self.lanes(capability).values() for member in lane.values())
+    def card(self, capability: str, provider: str) -> CapabilityCard:
+        """Give what a lane's instances say: the best tier that one of them offers, and the newest one's weight."""
+        found = self._cards.get((capability, provider))
+        if found is None:
+            members = self.lanes(capability).get(provider, {}).values()
+            newest = max(members, key=lambda member: member.generation, default=None)
+            found = CapabilityCard(tag=capability) if newest is None else newest.serves[capability]
+            best = min((member.serves[capability].priority for member in members), default=found.priority)
+            if best != found.priority:
+                found = found.model_copy(update={"priority": best})
+            self._cards[capability, provider] = found
+        return found
 
     def standings(self, lane: Mapping[str, Member], now: float) -> tuple[dict[str, Standing], bool]:
-        """Give the standing of each member of a lane, and whether its panic rule holds."""
-        parts = self._warm_parts(lane, now)
-        found = {
-            name: self._standing(member, parts.get(name, 1.0) if parts else 1.0, now)
-            for name, member in lane.items()
-        }
+        """Give the standing of the members of a lane that are, or were, not as usual; and if its panic rule holds.
+
+        Who is not named is as usual: of ten thousand that are well, none is looked at.
+        """
+        odd = sorted(lane.keys() & self._odd)
+        if not odd:
+            return {}, False
+        parts = self._warm_parts(lane, odd, now)
+        found = {name: self._standing(lane[name], parts.get(name, 1.0), now) for name in odd}
+        for name, standing in found.items():
+            if standing is _USUAL and lane[name].warm_since is None:
+                self._odd.discard(name)
         judged = [name for name, standing in found.items() if standing.state in _JUDGED]
         if not judged:
             return found, False
-        there = [name for name, standing in found.items() if standing.factor > 0 or standing.state in _JUDGED]
-        ejection = eject(there, judged)
+        known_gone = [
+            name for name, standing in found.items() if standing.factor <= 0 and standing.state not in _JUDGED
+        ]
+        ejection = eject(lane.keys() - set(known_gone), judged)
         if ejection.panic:
-            for name in judged:
-                found[name] = _USUAL
+            found |= dict.fromkeys(judged, _USUAL)
         return found, ejection.panic
+
+    def watch(self, instance: str) -> None:
+        """Look at an instance's standing at the next plan: something about it is another matter now."""
+        self._odd.add(instance)
 
     def next_step_s(self, lane: Mapping[str, Member], now: float) -> float:
         """Give the seconds until a standing changes by time alone; infinity when none does."""
-        warming = {name: member.warm_since for name, member in lane.items() if member.warm_since is not None}
+        warming = {
+            name: since for name in lane.keys() & self._odd if (since := lane[name].warm_since) is not None
+        }
         return warmup.next_change_s(warming, now=now) if warming else math.inf
 
-    def _warm_parts(self, lane: Mapping[str, Member], now: float) -> dict[str, float]:
-        if all(member.warm_since is None for member in lane.values()):
+    def _warm_parts(self, lane: Mapping[str, Member], odd: list[str], now: float) -> dict[str, float]:
+        """Give the part of its share that each warming member has, relative to the warmest that takes calls."""
+        for name in odd:
+            since = lane[name].warm_since
+            if since is not None and now - since >= warmup.WARM_UP.length_s:
+                lane[name].warm_since = None
+        if all(lane[name].warm_since is None for name in odd):
             return {}
-        for member in lane.values():
-            if member.warm_since is not None and now - member.warm_since >= warmup.WARM_UP.length_s:
-                member.warm_since = None
-        # Who takes no calls warms nobody's place.
-        there = {name: one.warm_since for name, one in lane.items() if self._takes_calls(one)}
+        there = {name: lane[name].warm_since for name in odd if self._takes_calls(lane[name])}
+        if len(odd) < len(lane):
+            there[""] = None  # Whoever is as usual is warm.
         return warmup.factors(there, now=now)
 
     def _takes_calls(self, member: Member) -> bool:
@@ -202,6 +230,7 @@ class Roster:
         member = self.members[card.instance]
         member.heard_at, member.server, member.connection = now, message.server, message.connection
         member.ended = None
+        self._odd.add(card.instance)
         self._note(member, heard.change, now)
         if heard.change is not None and heard.change.kind is Kind.REGISTERED:
             # Who has been running for long is not new, only unknown to us. A clock that is wrong costs a warm-up.
@@ -219,6 +248,7 @@ class Roster:
         known = self.members.get(card.instance)
         if known is None or known.generation < card.generation:
             self._list(member)
+            self._odd.add(card.instance)
 
     def beat(self, beat: Heartbeat, now: float) -> tuple[Heard, bool]:
         """Take in a heartbeat; also whether anybody's standing changed by it. Raises `ValueError` as `register`."""
@@ -240,6 +270,8 @@ class Roster:
             or beat.ready != member.ready
             or beat.health != member.health
         )
+        if changed:
+            self._odd.add(beat.instance)
         member.busy, member.ready, member.health = busy, beat.ready, beat.health
         self._note(member, heard.change, now)
         return heard, changed
@@ -251,6 +283,7 @@ class Roster:
         if ended not in {Doubt.STEERED, Doubt.FENCED} or member is None:
             return False
         member.warm_since = now
+        self._odd.add(instance)
         return True
 
     def end(self, change: Change, at_ms: int) -> Member | None:
@@ -258,11 +291,13 @@ class Roster:
         member = self.members.get(change.instance)
         if member is None or member.generation != change.generation:
             return None
+        self._odd.add(change.instance)
         if change.kind in {Kind.EXPIRED, Kind.LOST, Kind.LEFT}:
             member.ended, member.ended_ms = change.kind, at_ms
             self._doubts.forget(change.instance)
         elif change.kind is Kind.REMOVED:
             self._unlist(member)
+            self._odd.discard(change.instance)
             del self.members[change.instance]
         return member
 
@@ -282,15 +317,19 @@ class Roster:
         self.members[member.name] = member
         # Tasks are pulled from a queue: nobody is subscribed for them.
         member.serves = {one.tag: one for one in member.card.capabilities if one.kind != "task"}
-        for tag in member.serves:
+        for tag, offered in member.serves.items():
             lanes = self._lanes.setdefault(tag, {})
             lanes.setdefault(member.card.agent_id, {})[member.name] = member
+            if self._cards.get((tag, member.card.agent_id)) != offered:
+                self._cards.pop((tag, member.card.agent_id), None)
 
     def _unlist(self, member: Member) -> None:
         for tag in member.serves:
             lanes = self._lanes.get(tag, {})
             lane = lanes.get(member.card.agent_id, {})
             lane.pop(member.name, None)
+            if not lane or self._cards.get((tag, member.card.agent_id)) != member.serves[tag]:
+                self._cards.pop((tag, member.card.agent_id), None)
             if not lane:
                 lanes.pop(member.card.agent_id, None)
             if not lanes:

@@ -8,7 +8,6 @@ when the leader changes. Without any login the key is random.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import os
@@ -33,9 +32,9 @@ class Seal:
         return cls(_material(settings.credentials) or os.urandom(32))
 
     def secret(self, instance: str, generation: int) -> str:
-        """Give the secret of one start of one instance: 32 characters."""
+        """Give the secret of one start of one instance: 32 hexadecimal digits."""
         text = f"{instance}:{generation}".encode()
-        return base64.b32encode(hmac.digest(self._key, text, hashlib.sha256)[:20]).decode().lower()
+        return hmac.digest(self._key, text, hashlib.sha256)[:16].hex()
 
 
 def _material(login: Credentials) -> bytes:

@@ -19,7 +19,6 @@ from reach.policy.tickets import Tickets, spread, tickets
 from reach.policy.tier import Bar, Ladder, Offer, Phase
 from reach.policy.tier import Standing as Tiers
 from reach.policy.weight import LaneFacts, Term, Weight, shares, weigh
-from reach.wire.card import CapabilityCard
 from reach.wire.route import (
     Breaker,
     Canary,
@@ -71,7 +70,7 @@ class LaneInput:
 
 @dataclass(slots=True)
 class LanePlan:
-    """One lane, worked out."""
+    """One lane, worked out. `standings` are those of members that are, or were, not as usual."""
 
     provider: str
     priority: int
@@ -82,6 +81,11 @@ class LanePlan:
     input: LaneInput
     panic: bool = False
     share: float = 0.0
+
+    def factor(self, instance: str) -> float:
+        """An instance's share relative to its neighbours."""
+        standing = self.standings.get(instance)
+        return 1.0 if standing is None else standing.factor
 
     @property
     def instances(self) -> int:
@@ -174,7 +178,7 @@ def _lane(
     at_ms: int,
 ) -> LanePlan:
     known = inputs.get(provider) or LaneInput(provider=provider)
-    card = _card(capability, members)
+    card = roster.card(capability, provider)
     standings, panic = roster.standings(members, now)
     for name, standing in standings.items():
         if members[name].state != standing.state:
@@ -188,20 +192,10 @@ def _lane(
         quality=known.quality,
     )
     weight = weigh(facts, off=[Term(name) for name in choice.terms_off])
-    usable = sum(1 for standing in standings.values() if standing.factor > 0)
+    usable = len(members) - sum(1 for standing in standings.values() if standing.factor <= 0)
     bar = known.bar if weight.value > 0 or known.bar is not None else Bar.FORCED
     offer = Offer(provider, card.priority, usable, bar)
     return LanePlan(provider, card.priority, members, standings, weight, offer, known, panic)
-
-
-def _card(capability: str, members: Mapping[str, Member]) -> CapabilityCard:
-    """Give what a lane's instances say: the best tier that one of them offers, and the newest one's weight."""
-    cards = [(member.generation, member.serves[capability]) for member in members.values()]
-    if not cards:
-        return CapabilityCard(tag=capability)
-    newest = max(cards, key=lambda found: found[0])[1]
-    best = min(card.priority for _, card in cards)
-    return newest if newest.priority == best else newest.model_copy(update={"priority": best})
 
 
 def _weights(lanes: list[LanePlan], tiers: Tiers, choice: Choice) -> dict[str, float]:
@@ -215,7 +209,8 @@ def _weights(lanes: list[LanePlan], tiers: Tiers, choice: Choice) -> dict[str, f
         for lane in chosen:
             lane.share = parts[lane.provider] * part
         factors = {
-            lane.provider: {name: standing.factor for name, standing in lane.standings.items()}
+            lane.provider: dict.fromkeys(lane.members, 1.0)
+            | {name: standing.factor for name, standing in lane.standings.items()}
             for lane in chosen
         }
         found |= spread({name: share * part for name, share in parts.items()}, factors)

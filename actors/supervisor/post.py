@@ -1,0 +1,61 @@
+"""Publishing what a governor has to say and to write; what finds no link stays for the next time."""
+
+from __future__ import annotations
+
+from actors.supervisor.answers import EXPECTED, GUARDED
+from actors.supervisor.fencing import Fencer
+from actors.supervisor.governor import Governor
+from actors.supervisor.letters import Fence, Letter
+from reach.bus.connection import Connection
+from reach.wire import codec
+from reach.wire.registration import ROUTES
+
+
+class Post:
+    """Publishes; answers come to `<inbox>.<kind>…`. `fencer` is None where nobody can be cut off."""
+
+    def __init__(self, connection: Connection, inbox: str) -> None:
+        self._connection = connection
+        self._inbox = inbox
+        self.fencer: Fencer | None = None
+
+    def letters(self, outbox: list[Letter]) -> None:
+        """Publish letters, and take them out of the box. Raises `LinkDown`; what is left then was not published."""
+        sent = 0
+        try:
+            for letter in outbox:
+                data = codec.pack(letter.body) if letter.body else b""
+                self._connection.publish(letter.subject, data, reply=self._reply_to(letter))
+                sent += 1
+        finally:
+            del outbox[:sent]
+
+    def fences(self, fences: list[Fence]) -> None:
+        """End connections, where we can. Raises `LinkDown`."""
+        ends = fences.copy()
+        fences.clear()
+        for fence in ends:
+            if self.fencer is not None:
+                self.fencer.cut(fence)
+
+    def writes(self, governor: Governor, *, guard: int | None, now: float) -> None:
+        """Write what is due: nothing while `guard`, which the table's writes must name, is None. Raises `LinkDown`."""
+        governor.scribe.late(now)
+        if guard is None:
+            return
+        for write in governor.scribe.take(now):
+            self._connection.publish(
+                f"$KV.{write.bucket}.{write.key}",
+                write.data,
+                reply=f"{self._inbox}.write.{governor.term}.{write.number}",
+                headers={EXPECTED: str(guard), **GUARDED} if write.bucket == ROUTES else None,
+            )
+
+    def _reply_to(self, letter: Letter) -> str:
+        match letter.asks:
+            case "pong":
+                return f"{self._inbox}.pong.{letter.subject.split('.')[1]}"
+            case None:
+                return ""
+            case kind:
+                return f"{self._inbox}.{kind}"
