@@ -250,6 +250,7 @@ class Supervisor(Actor):
                 applied = read_as(delivery.data, Applied)
                 if applied is not None:
                     governor.applied(applied, self._moment())
+                    self._send(governor, self._moment())
             case "pong" if governor is not None:
                 (governor.absent if delivery.no_responders else governor.pong)(rest, self._moment())
                 self._send(governor, self._moment())

@@ -133,11 +133,13 @@ class Governor:
             return
         followed = applied.revision if applied.term == self.term else -1
         self.orders.confirm(applied.instance, applied.tickets, followed, moment.now)
+        self._order_due(moment)
 
     def goodbye(self, goodbye: Goodbye, moment: Moment) -> None:
         """An instance leaves in good order."""
         change = self.roster.leases.goodbye(goodbye.instance, generation=goodbye.generation, now=moment.now)
         self._changed([] if change is None else [change], moment)
+        self.settle(moment)
 
     def gone(self, gone: Gone, moment: Moment) -> None:
         """An instance's connection ended and did not come back."""
@@ -145,6 +147,7 @@ class Governor:
         if change is not None:
             self.orders.ended(gone.instance)
         self._changed([] if change is None else [change], moment)
+        self.settle(moment)
 
     # -- doubts ---------------------------------------------------------------------------------------
 
@@ -287,6 +290,14 @@ class Governor:
                 "most of the lane looks unwell: health is ignored",
                 moment,
             )
+        self._order_due(moment)
+
+    def settle(self, moment: Moment) -> None:
+        """Work out what was touched, and order what follows, without waiting for the next tick."""
+        self.planner.step(moment.now, moment.at_ms)
+        self._order_due(moment)
+
+    def _order_due(self, moment: Moment) -> None:
         for told in self.orders.due(moment.now, reachable=self._reachable()):
             self._order(told)
 

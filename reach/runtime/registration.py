@@ -57,7 +57,7 @@ RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 LOOK_S: Final = 1.0
 """How often an instance looks whether it has too much to do, or is on another link."""
 
-RELEASE_S: Final = 0.5
+RELEASE_S: Final = 2.0
 """How long a leaving instance waits for the supervisor to put others in its place."""
 
 _ROOM: Final = 4096
