@@ -17,7 +17,7 @@ FLAT_BYTES = 6 * MIB
 """What a process may grow, however much it does: allocators do not give back all, deadlines are kept until due."""
 
 TABLES = (
-    *("pending", "open", "accepted", "orphans", "untold", "watched", "due"),
+    *("pending", "open", "accepted", "orphans", "untold", "due"),
     *("running", "inflight", "by_message", "young", "elder", "faults"),
 )
 """What `status` of a caller and of an agent counts besides memory and tasks: all of it ends with its calls."""
