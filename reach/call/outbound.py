@@ -140,6 +140,9 @@ class Outbound:
             self.release(call)
             if giving_up is not None:
                 leave_round(call)
+        if not call.attempts:
+            # Refused here, before anything was awaited: who calls in a tight loop must not keep the loop to itself.
+            await asyncio.sleep(0)
         # 6 tell
         return self.teller.tell(call, outcome)
 
