@@ -73,7 +73,7 @@ def test_core_calls_have_a_breaker_that_bears_more() -> None:
     lane = lanes.of(CAP, ONE)
     core = lane.breaker_of("core")
     for call in range(50):
-        now = 100.0 + call
+        now = 100.0 + call / 10  # All within the wait of the one that opens.
         if call % 5 < 2:
             fail(lanes, lane, now)
         else:
