@@ -1,9 +1,11 @@
 """Who is told to hold how many tickets, and when: promote first, withdraw when that is confirmed.
 
 An order names everything that an instance is to hold, so that a lost one is made good by the next. What it names is
-what is wanted where an instance gains; where it loses, what it holds now, until somebody who is to have tickets of
-that capability does (`reach.policy.tier.withdrawable`): a subject without a responder is worse than one with a bad
-one. An order that is not confirmed is sent again; whoever never confirms is found out by what its heartbeats say.
+what is wanted; but who is to leave a capability keeps what it holds until somebody who is to stay is known to take
+part (`reach.policy.tier.withdrawable`): a subject without a responder is worse than one with a bad one. Known is
+the least that an instance may hold: an order under way that takes tickets from it may arrive any time.
+
+An order that is not confirmed is sent again; whoever never confirms is found out by what its heartbeats say.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from reach.policy.tier import moves, withdrawable
+from reach.policy.tier import withdrawable
 
 AGAIN_S: Final = 0.5
 MOST_TRIES: Final = 4
@@ -38,6 +40,8 @@ class _Desk:
 
     wanted: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
+    least: dict[str, int] = field(default_factory=dict)
+    """What it holds at least, whichever of the orders under way arrives."""
     off_lane: set[str] = field(default_factory=set)
     told: Told | None = None
     told_at: float = 0.0
@@ -113,6 +117,7 @@ class Orders:
         desk = self._desks.get(instance)
         if desk is not None:
             desk.held = dict(desk.wanted)
+            desk.least = dict(desk.wanted)
 
     def forget(self, instance: str) -> None:
         """Drop an instance that is removed."""
@@ -131,6 +136,7 @@ class Orders:
             return
         self._dirty.update(desk.held)
         desk.held.clear()
+        desk.least.clear()
         desk.told, desk.confirmed = None, True
         self._unconfirmed.discard(instance)
 
@@ -140,6 +146,7 @@ class Orders:
         """Give what an instance that registers is told: it holds `tickets` now. It confirms by its heartbeat."""
         desk = self._desks.setdefault(instance, _Desk())
         desk.held = {name: count for name, count in tickets.items() if count > 0}
+        desk.least = dict(desk.held)
         self._dirty.update(desk.wanted)
         return self._tell(instance, desk, self._target(instance, desk), now)
 
@@ -153,6 +160,10 @@ class Orders:
             self._dirty.update(held.keys() | desk.held.keys())
             desk.held = held
         told = desk.told
+        if told is None or revision >= told.revision:
+            if desk.least != held:
+                self._dirty.update(held)
+            desk.least = dict(held)
         if told is None:
             self._open[instance] = None
         elif revision >= told.revision:
@@ -207,6 +218,7 @@ class Orders:
 
     def _tell(self, instance: str, desk: _Desk, target: dict[str, int], now: float) -> Told:
         told = Told(instance, self.next_revision(), target, tuple(sorted(desk.off_lane)))
+        desk.least = {name: min(count, target.get(name, count)) for name, count in desk.least.items()}
         desk.told, desk.told_at, desk.tries, desk.confirmed = told, now, 1, False
         self._unconfirmed.add(instance)
         self._open.pop(instance, None)
@@ -220,7 +232,7 @@ class Orders:
         target = {}
         for capability, wanted in desk.wanted.items():
             held = desk.held.get(capability, 0)
-            if wanted < held:
+            if wanted == 0 < held:
                 if capability not in known:
                     known[capability] = self._withdrawable(capability)
                 wanted = known[capability].get(instance, held)  # noqa: PLW2901 - what may be ordered of it
@@ -230,12 +242,14 @@ class Orders:
         return target
 
     def _withdrawable(self, capability: str) -> dict[str, int]:
+        """Give whose tickets may be taken away altogether now: everybody's who is not wanted, or nobody's."""
         wanted = self._wanted(capability)
-        held = {name: self._desks[name].held.get(capability, 0) for name in wanted}
-        if not moves(held, wanted).withdraw:
-            return {}
-        confirmed = [name for name, count in wanted.items() if held[name] >= count > 0]
-        return withdrawable(held, wanted, confirmed=confirmed)
+        held = {
+            name: (desk.least if count else desk.held).get(capability, 0)
+            for name, count in wanted.items()
+            if (desk := self._desks.get(name)) is not None
+        }
+        return withdrawable(held, wanted, confirmed=())
 
     def _wanted(self, capability: str) -> dict[str, int]:
         found = self._plans.get(capability)
