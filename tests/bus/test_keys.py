@@ -106,6 +106,7 @@ _ACCOUNT_SEED = nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_ACCOUNT)
         (_SEED[:20] + (b"A" if _SEED[20:21] != b"A" else b"B") + _SEED[21:], "checksum"),
         (_ACCOUNT_SEED, "not of a user"),
     ],
+    ids=["nothing", "words", "too short", "one letter wrong", "an account's"],
 )
 def test_what_is_not_a_user_seed_is_refused_without_showing_it(
     tmp_path: Path, content: bytes, fault: str

@@ -76,7 +76,7 @@ def test_every_state_is_in_the_table() -> None:
         (S.RETRYING, S.PROGRESS, False),
         (S.INTERRUPTED, S.RUNNING, True),
         (S.INTERRUPTED, S.COMPLETED, False),
-        *((end, after, False) for end in TERMINAL for after in TaskState),
+        *((end, after, False) for end in sorted(TERMINAL) for after in TaskState),
     ],
 )
 def test_illegal_moves_are_refused(before: TaskState | None, after: TaskState, legal: bool) -> None:

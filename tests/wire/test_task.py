@@ -128,6 +128,7 @@ def test_the_subject_wins_over_the_body() -> None:
         (Envelope(payload={"a": 2}).pack(), {"a": 2}),
         (b'{"version": 1, "message_id": "m", "payload": {"a": 3}}', {"a": 3}),
     ],
+    ids=["json", "nothing", "envelope", "json envelope"],
 )
 def test_a_script_queues_without_knowing_events(body: bytes, payload: dict[str, Any]) -> None:
     """Bare parameters, or an envelope, on a queued subject are a submission whose event is named by the task."""
