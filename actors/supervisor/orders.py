@@ -20,6 +20,9 @@ AGAIN_S: Final = 0.5
 MOST_TRIES: Final = 4
 """An instance that does not confirm in two seconds is asked again when it is next heard of."""
 
+ASSUMED: Final = 0
+"""The revision of what a predecessor is taken to have ordered."""
+
 MOST_SENT: Final = 1000
 """Orders sent in one go: some 15 ms."""
 
@@ -118,6 +121,7 @@ class Orders:
         if desk is not None:
             desk.held = dict(desk.wanted)
             desk.least = dict(desk.wanted)
+            desk.told = Told(instance, ASSUMED, dict(desk.wanted), tuple(sorted(desk.off_lane)))
 
     def forget(self, instance: str) -> None:
         """Drop an instance that is removed."""
@@ -160,13 +164,14 @@ class Orders:
             self._dirty.update(held.keys() | desk.held.keys())
             desk.held = held
         told = desk.told
-        if told is None or revision >= told.revision:
+        followed = told is not None and (revision >= told.revision or told.revision == ASSUMED)
+        if told is None or followed:
             if desk.least != held:
                 self._dirty.update(held)
             desk.least = dict(held)
         if told is None:
             self._open[instance] = None
-        elif revision >= told.revision:
+        elif followed:
             desk.confirmed = True
             self._unconfirmed.discard(instance)
             if any(held.get(name, 0) != count for name, count in told.tickets.items()):
