@@ -56,8 +56,9 @@ MAX_UNTOLD = 1000
 class Pending(Struct, gc=False, eq=False):
     """One call that waits. `settle` is called once, with a reply or a failure; frames before that go to `on_frame`.
 
-    `deadline`, `opened` and `sent` are loop seconds. The collector does not see it: `close_one` lets go of what
-    could lead back to it.
+    `deadline`, `opened` and `sent` are loop seconds. `retried`: whoever has it says that a call inside was made again;
+    `within` is what `Mux.on_retried` is told then. The collector does not see it: `close_one` lets go of what could
+    lead back to it.
     """
 
     token: bytes
@@ -73,6 +74,8 @@ class Pending(Struct, gc=False, eq=False):
     generation: int = 0
     watched: bool = False
     cancelled: bool = False
+    retried: bool = False
+    within: Any = None
     on_frame: Callable[[Frame, int], None] | None = None
     on_reply: Callable[[Reply], None] | None = None
 
@@ -87,6 +90,7 @@ class Mux:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.on_retried: Callable[[Any], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._prefix = connection.inbox + "."
         self._cut = len(self._prefix)
@@ -288,6 +292,10 @@ class Mux:
             pending.accepted = instance
             pending.generation = generation
             self._by_instance.setdefault(instance, set()).add(pending.token)
+        if body.get("retried") is True:
+            pending.retried = True
+            if pending.within is not None and self.on_retried is not None:
+                self.on_retried(pending.within)
 
     def _on_stray(self, token: bytes, delivery: Delivery) -> None:
         """An answer to a call that no longer waits: a late reply, or the acceptance of a cancelled call."""

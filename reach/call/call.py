@@ -93,7 +93,7 @@ class Call(Struct, gc=False, eq=False):
     @property
     def max_attempts(self) -> int:
         """How often it may be tried in all."""
-        return MAX_ATTEMPTS if self.options.retry else 1
+        return MAX_ATTEMPTS if self.options.retry and not self.around.again else 1
 
 
 class Outlived(Exception):

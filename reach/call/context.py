@@ -83,6 +83,8 @@ class CallContext(Struct, gc=False, eq=False):
     marks: Marks | None = None
     wants_hops: bool = False
     round: Round | None = None
+    again: bool = False
+    """Whether it is inside a request that is itself a repetition: then nothing in it is repeated (RETRY-7)."""
 
 
 NOTHING_AROUND: Final = CallContext()

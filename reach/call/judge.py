@@ -18,8 +18,11 @@ from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown,
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reach.bus.connection import Connection
     from reach.call.call import Call
+    from reach.call.context import Marks
     from reach.call.lanes import Lanes
     from reach.observe.metrics import Metrics
 
@@ -47,6 +50,8 @@ class Judge:
         self._metrics = metrics
         self.link_back = -RETURN_WITHIN_S
         """When (loop seconds) our link came back the last time."""
+        self.on_retry: Callable[[Marks], None] | None = None
+        """Set by an agent that serves here: passes the word on to the caller of the handler that has these marks."""
 
     def judge(self, call: Call, outcome: Reply | Failure) -> tuple[Decision, Reply | Failure]:
         """Decide what follows a failed attempt; gives the outcome too, which may be a truer one now."""
@@ -77,7 +82,7 @@ class Judge:
             streaming_started=call.data_frames > 0,
             budget_ok=again or failure.reason in _ENDED or lane.budget.may_retry(now),
             jitter=random(),  # noqa: S311 - spreading load, not a secret
-            inner_retried=call.inner_retried,
+            inner_retried=call.inner_retried or (call.around.again and not again),
             max_attempts=_most(call, tried, nobody=nobody, again=again),
             flagged=is_flagged(failure),
             base_s=0.0 if missed else RETURN_S / 2 ** (tried - 1) if returning else BACKOFF_BASE_S,
@@ -90,9 +95,22 @@ class Judge:
         if isinstance(decision, Retry):
             if not again:
                 lane.budget.retried(now)
+                if call.around.marks is not None:
+                    self.announce(call.around.marks)
             if (decision.elsewhere or asleep) and attempt.instance is not None:
                 call.avoid = {attempt.instance, *(call.avoid or ())}
         return decision, outcome
+
+    def announce(self, marks: Marks) -> None:
+        """Tell whoever waits for the handler of `marks` that a call inside is about to be made again (RETRY-7).
+
+        Should the handler never answer, because it hangs or its process ends, its caller would repeat it, and with it
+        what has been repeated already.
+        """
+        if not marks.retried:
+            marks.retried = True
+            if self.on_retry is not None:
+                self.on_retry(marks)
 
 
 def _most(call: Call, attempt: int, *, nobody: bool, again: bool) -> int:

@@ -19,6 +19,7 @@ from reach.bus.connection import LinkState
 from reach.call.call import Call, Outlived
 from reach.call.choose import Excluded, Route, choose
 from reach.call.claim import ClaimCheck
+from reach.call.context import NOTHING_AROUND
 from reach.call.hedged import hedged
 from reach.call.judge import Judge
 from reach.call.lanes import Lanes
@@ -82,6 +83,7 @@ class Outbound:
         self.lanes = Lanes(metrics)
         self.judge = Judge(connection, self.lanes, metrics)
         self.teller = Teller(directory=directory, recorder=recorder, metrics=metrics, node=connection.who)
+        mux.on_retried = self.judge.announce
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
@@ -346,9 +348,10 @@ class Outbound:
         envelope = call.envelope
         now = monotonic()
         pending = self.mux.open(envelope.message_id, call.capability, route.subject, now=now, deadline=due)
-        call.attempts.append(
-            Attempt(envelope.attempt, route.subject, (now - call.began) * 1000, 0.0, None, route.instance)
-        )
+        if call.around is not NOTHING_AROUND:
+            pending.within = call.around.marks
+        number, started_ms = len(call.attempts) + 1, (now - call.began) * 1000
+        call.attempts.append(Attempt(number, route.subject, started_ms, 0.0, None, route.instance))
         try:
             self.mux.send(pending, data, watch=watch)
         except LinkDown:
@@ -363,7 +366,7 @@ class Outbound:
             raise Outlived(Failure.of(Reason.DEADLINE, executed=Executed.NO))
         left_ms = int(share_s * 1000)
         envelope = call.envelope
-        envelope.attempt = len(call.attempts) + 1
+        envelope.attempt = len(call.attempts) + (2 if call.around.again else 1)
         envelope.timeout_ms = left_ms or 1
         envelope.expires_at = self.connection.broker_time.about_ms(now) + left_ms
         return now + share_s
@@ -395,6 +398,8 @@ class Outbound:
                 return
         else:
             failure = outcome
+            if pending.retried:
+                call.inner_retried = True
             if failure.reason is Reason.DEADLINE:
                 self.mux.cancel(pending)
             else:

@@ -115,9 +115,11 @@ class Answers:
         self.send(job, reply)
 
     def accepted(self, job: Job) -> None:
-        """Tell the caller which instance has its call."""
+        """Tell the caller which instance has its call, and whether a call inside it was made again."""
         job.accepted = True
         body = {"instance": self._instance, "generation": self._generation, "provider": self._provider}
+        if job.marks.retried:
+            body["retried"] = True
         self._frame(job, Frame(job.envelope.message_id, 0, "accepted", body))
 
     def data(self, job: Job, value: Any) -> int:

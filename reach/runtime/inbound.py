@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reach import ids
 from reach.bus.wheel import DeadlineWheel
 from reach.call import ambient
-from reach.call.context import CallContext, enter, leave
+from reach.call.context import Marks, enter, leave
 from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
 from reach.policy.bulkhead import TAKEN, Full, Place
@@ -49,8 +49,6 @@ END_S: Final = 5.0
 
 _SOON_S: Final = 0.1
 """A job that must be over so soon has its place on the wheel at once: nobody looks at it before."""
-
-NO_TRACE: Final = Trace("", "")
 
 _ENDS: Final = {
     EndedBy.DEADLINE: Reason.DEADLINE,
@@ -260,6 +258,12 @@ class Inbound:
             if job.envelope.frames and job.wants_answer and not job.accepted:
                 self._answers.accepted(job)
 
+    def on_retry(self, marks: Marks) -> None:
+        """Tell the caller of the handler that has these marks that a call inside is made again (RETRY-7)."""
+        for job in (*self._young, *self._elder):
+            if job.marks is marks and job.envelope.frames and job.wants_answer:
+                self._answers.accepted(job)
+
     # -- the order of the work -----------------------------------------------------------------------
 
     async def _work(self, job: Job, task: asyncio.Task[None]) -> None:
@@ -279,7 +283,7 @@ class Inbound:
             context = Context(job, self._bus, self._instance) if handler.wants_context else None
             args, kwargs = handler.arguments(params, context)
             # 4 inherit, for nested calls
-            enter(self._context_of(job))
+            enter(job.context(self._agent_id))
             # 5 run under the caller's deadline, unless this process stood still since it was received
             if self._guard.is_stale(job.received):
                 raise Unreachable(reason=Reason.STALE)
@@ -322,25 +326,6 @@ class Inbound:
     async def _fetched(self, job: Job) -> dict[str, Any]:
         blob = job.envelope.blob or {}
         return codec.unpack(await self._blobs.get(blob, limit=job.served.card.max_payload_bytes))
-
-    def _context_of(self, job: Job) -> CallContext:
-        envelope = job.envelope
-        trace = envelope.trace or NO_TRACE
-        chain = job.served.chain
-        return CallContext(
-            job.deadline,
-            trace.trace_id or None,
-            trace.span_id or None,
-            trace.started_at,
-            envelope.session_id,
-            envelope.tenant,
-            envelope.task_id,
-            self._agent_id,
-            envelope.trigger,
-            chain if envelope.chain is None else (*envelope.chain, *chain),
-            job.marks,
-            bool(trace.hops),
-        )
 
     def _free(self, job: Job) -> None:
         """Give the slot back: when the work no longer occupies it, which for a thread is when it returns (CALL-4)."""

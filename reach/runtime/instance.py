@@ -119,6 +119,7 @@ class Instance:
             instance=self.name,
             inbox=f"{self._connection.inbox}.reader",
         )
+        self._core.outbound.judge.on_retry = self._inbound.on_retry
         self._membership = Membership(
             self._connection, agent_id=self.agent_id, instance=self.name, receive=self._inbound.receive
         )

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
-from reach.call.context import Marks
+from reach.call.context import CallContext, Marks
 from reach.policy.bulkhead import Bulkhead, Waiter
 from reach.policy.deadline import attempt_share_s
 from reach.runtime.executor import AsyncExecutor, Executor
 from reach.wire.envelope import Envelope
+from reach.wire.trace import Trace
 
 if TYPE_CHECKING:
     from reach.observe.metrics import Tally
     from reach.runtime.signature import Handler
     from reach.wire.card import CapabilityCard
+
+
+NO_TRACE: Final = Trace("", "")
 
 
 class EndedBy(StrEnum):
@@ -108,6 +112,29 @@ class Job(Struct, gc=False, eq=False):
     """How often its reader has given credit."""
     credit_waiter: asyncio.Future[None] | None = None
     sent_frames: int = 0
+
+    def context(self, agent_id: str) -> CallContext:
+        """Give what calls made inside the handler inherit (CALL-4)."""
+        envelope = self.envelope
+        trace = envelope.trace or NO_TRACE
+        chain = self.served.chain
+        context = CallContext(
+            self.deadline,
+            trace.trace_id or None,
+            trace.span_id or None,
+            trace.started_at,
+            envelope.session_id,
+            envelope.tenant,
+            envelope.task_id,
+            agent_id,
+            envelope.trigger,
+            chain if envelope.chain is None else (*envelope.chain, *chain),
+            self.marks,
+            bool(trace.hops),
+        )
+        if envelope.attempt > 1:
+            context.again = True
+        return context
 
     @property
     def wants_answer(self) -> bool:

@@ -21,7 +21,7 @@ _KINDS: Final[tuple[FrameKind, ...]] = get_args(FrameKind)
 class Frame(Struct, gc=False):
     """One frame.
 
-    `body` holds: accepted `{instance, generation, provider}`, data any value, end `{latency_ms, …}`, error a
+    `body` holds: accepted `{instance, generation, provider, retried}`, data any value, end `{latency_ms, …}`, error a
     failure's map; a ping has none.
     """
 

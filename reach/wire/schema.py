@@ -78,6 +78,7 @@ class Accepted(TypedDict):
     instance: str
     generation: int
     provider: NotRequired[str | None]
+    retried: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.chaos.judging_rig import Layers, tell
 from tests.runtime.fleet import Fleet
 
@@ -69,9 +67,6 @@ async def test_the_farthest_of_three_layers_sees_at_most_two_calls(fleet: Fleet,
     assert all(seen["a"] for seen in found.values())
 
 
-@pytest.mark.xfail(
-    reason="a layer says only with its answer that it has repeated what is below it", strict=True
-)
 async def test_also_when_a_layer_ends_without_a_word(fleet: Fleet, tmp_path: Path) -> None:
     """RETRY-7, case 30: nor are there more when a layer that has repeated a call hangs, or its process ends."""
     found = await counted(fleet, tmp_path, UNTOLD)
