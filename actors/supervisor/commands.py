@@ -13,7 +13,7 @@ from actors.supervisor.letters import Letter, Moment
 from actors.supervisor.table import Choice
 from reach.errors import SchemaInvalid
 from reach.faults import Reason
-from reach.policy.breaker import State
+from reach.policy.breaker_state import State
 from reach.wire import subjects
 from reach.wire.audit import AuditEntry
 from reach.wire.registration import (

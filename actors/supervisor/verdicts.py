@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from reach.policy.breaker import Breaker, State
+from reach.policy.breaker import Breaker
 from reach.policy.breaker_settings import BreakerSettings
+from reach.policy.breaker_state import State
 from reach.policy.permits import Pass, Permit
 from reach.policy.sketch import LEAST_MS, RELATIVE_ERROR, Sketch
 from reach.policy.tier import Bar

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from actors.supervisor.outcomes import Ledger, Spans, Tally
 from actors.supervisor.verdicts import Verdicts
-from reach.policy.breaker import State
+from reach.policy.breaker_state import State
 from reach.policy.sketch import Sketch
 from reach.wire.outcomes import InstanceOutcomes, LaneOutcomes, LatencySketch, Outcomes
 from reach.wire.route import Breaker

@@ -12,8 +12,8 @@ from reach.call.client import Bus
 from reach.call.lanes import Lane
 from reach.faults import Advice, Code, Executed, Reason
 from reach.observe.exposition import exposed
-from reach.policy.breaker import State
 from reach.policy.breaker_settings import BreakerSettings
+from reach.policy.breaker_state import State
 from reach.wire.reply import Reply
 from tests.runtime.fleet import Fleet, eventually
 

@@ -7,7 +7,7 @@ import pytest
 from reach.call.lanes import SHUN_S, Lane, Lanes
 from reach.faults import Reason
 from reach.observe.metrics import Metrics
-from reach.policy.breaker import State
+from reach.policy.breaker_state import State
 from reach.policy.permits import Permit
 from reach.wire.reply import Failure
 

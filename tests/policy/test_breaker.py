@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from reach.policy.breaker import MOVES, Breaker, State
+from reach.policy.breaker import Breaker
 from reach.policy.breaker_settings import BreakerSettings
+from reach.policy.breaker_state import MOVES, State
 from reach.policy.permits import PASS, Permit, Refused
 
 JITTER = 0.5  # a factor of exactly 1

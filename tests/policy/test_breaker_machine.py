@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reach.policy.breaker import MOVES, Breaker, State
+from reach.policy.breaker import Breaker
 from reach.policy.breaker_settings import BreakerSettings
+from reach.policy.breaker_state import MOVES, State
 from reach.policy.permits import PASS, Pass, Permit, Refused
 
 CAP_S = 60.0

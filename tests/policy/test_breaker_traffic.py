@@ -8,7 +8,8 @@ import pytest
 
 from reach.faults import Code, Reason
 from reach.policy.blame import counts_against_lane
-from reach.policy.breaker import Breaker, State
+from reach.policy.breaker import Breaker
+from reach.policy.breaker_state import State
 from reach.policy.permits import Permit, Refused
 from reach.wire.reply import Failure
 
