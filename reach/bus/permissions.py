@@ -108,7 +108,7 @@ def permissions(role: Role) -> Permissions | None:
             return Permissions(publish=_CALLER_PUBLISH, subscribe=_CALLER_SUBSCRIBE)
         case Role.OPERATOR:
             return Permissions(
-                publish=(*_CALLER_PUBLISH, "reach.route.>", *_read_stream(RECORD_STREAM)),
+                publish=(*_CALLER_PUBLISH, "reach.route.>", "reach.tasks.>", *_read_stream(RECORD_STREAM)),
                 subscribe=(
                     *_CALLER_SUBSCRIBE,
                     "reach.alert.>",

@@ -12,7 +12,7 @@ found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext, api
@@ -94,6 +94,8 @@ STORES: tuple[Store, ...] = (
     kv("reach_schemas"),
     kv("reach_idempotency", marker_ttl_s=MARKER_TTL_S),
     kv("reach_state"),
+    # The ledger of callbacks: kept for longer than the events that it is about.
+    replace(kv("reach_webhooks"), ttl_s=TASK_BLOB_TTL_S + DAY_S),
 )
 """Everything that exists before the first call."""
 

@@ -50,7 +50,7 @@ class Receiver:
             self.posts.append(Post(headers, body))
             told = self.answer(first.split()[1])
             if told is None:
-                await asyncio.sleep(60)
+                await reader.read()  # Until the sender has had enough.
             else:
                 location = f"Location: {told[1]}\r\n" if told[1] else ""
                 writer.write(f"HTTP/1.1 {told[0]} X\r\n{location}Content-Length: 0\r\n\r\n".encode())
@@ -96,9 +96,7 @@ async def looked_after(system: Any, *, gone_s: float = 30.0) -> AsyncIterator[No
 async def ask(system: Any, verb: str, **asked: Any) -> dict[str, Any]:
     """Ask the tasks actor, as an operator."""
     async with system.connection(Role.OPERATOR) as operator:
-        return codec.unpack(
-            await operator.request(f"reach.tasks.{verb}", codec.pack(asked), timeout_s=5)
-        )
+        return codec.unpack(await operator.request(f"reach.tasks.{verb}", codec.pack(asked), timeout_s=5))
 
 
 async def delivery(system: Any, task_id: str, *, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

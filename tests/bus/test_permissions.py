@@ -151,7 +151,11 @@ ALLOWED = _table(
                 "$JS.ACK.REACH_TASKS.workers.1.1.1.1.0",
             ),
         ),
-        ((Role.OPERATOR, Role.PLATFORM), "publish", ("reach.route.weight", "reach.route.drain")),
+        (
+            (Role.OPERATOR, Role.PLATFORM),
+            "publish",
+            ("reach.route.weight", "reach.route.drain", "reach.tasks.list"),
+        ),
         (
             (Role.OPERATOR, Role.PLATFORM),
             "subscribe",

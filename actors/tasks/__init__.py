@@ -1,0 +1,1 @@
+"""Looks after the life of tasks where no worker does: time-outs, cancellations, lost workers, callbacks, listing."""
