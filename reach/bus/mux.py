@@ -168,8 +168,17 @@ class Mux:
             if not pending.slot:
                 pending.slot = self._wheel.add(pending.token, pending.deadline)
             if pending.watched and pending.accepted is None and not pending.future.done():
-                self.suspicions.tell(pending, now)
-                self.pulse.ask()
+                more_s = self.suspicions.patience.get(pending.capability)
+                if more_s is None:
+                    self._suspect(pending)
+                else:
+                    self._loop.call_later(more_s, self._suspect, pending)
+
+    def _suspect(self, pending: Pending) -> None:
+        """Tell of a call that has waited too long for its first frame, if it still does."""
+        if pending.accepted is None and not pending.future.done() and not self._closed:
+            self.suspicions.tell(pending, monotonic())
+            self.pulse.ask()
 
     def _open_calls(self) -> list[Pending]:
         return [*self._elder.values(), *self._young.values()]

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 SUSPICION_S: Final = 0.15
 """A call without any frame for this long is in doubt (design, section 4); agents accept within 25 ms."""
 
+P99S: Final = 3
+"""Where the lane's P99 is known, a call is in doubt only after so many of it …"""
+
+MOST_S: Final = 1.0
+"""… and in any case after this: a hung instance is to be steered around within 2.5 s of its first victim (LIFE-4)."""
+
 APART_S: Final = 0.5
 """Least time between two suspicions of one subject: at most two a second."""
 
@@ -29,12 +35,22 @@ MAX_SUBJECTS: Final = 4096
 class Suspicions:
     """Tells of calls that are in doubt."""
 
-    __slots__ = ("_connection", "_last", "told")
+    __slots__ = ("_connection", "_last", "patience", "told")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._last: dict[str, float] = {}
         self.told = 0
+        self.patience: dict[str, float] = {}
+        """Seconds that calls of a capability wait longer than `SUSPICION_S` until they are in doubt."""
+
+    def learn(self, capability: str, p99_ms: float | None) -> None:
+        """Take in how slow a capability usually is; None: not known."""
+        more_s = min(MOST_S, P99S * (p99_ms or 0.0) / 1000) - SUSPICION_S
+        if more_s > 0 and len(self.patience) < MAX_SUBJECTS:
+            self.patience[capability] = more_s
+        else:
+            self.patience.pop(capability, None)
 
     def tell(self, pending: Pending, now: float) -> None:
         """Tell that `pending` has had no frame at loop time `now`."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from reach.call.call import Call
-    from reach.call.lanes import Lane, Lanes
+    from reach.call.lanes import AnyPermit, Lane, Lanes
     from reach.wire.card import Card
 
 
@@ -41,7 +41,7 @@ class Route:
     subject: str
     instance: str | None = None
     lane: Lane | None = None
-    permit: Permit | None = None
+    permit: AnyPermit | None = None
     level: int = 0
 
 
@@ -98,7 +98,7 @@ def choose(
     there, but none may be used: `BREAKER_OPEN` or `OVERLOADED`, with when to come again.
     """
     envelope = call.envelope
-    fit, lacking = _fitting(call, cards)
+    fit, lacking = fitting(call, cards)
     if not fit:
         if lacking or envelope.require or envelope.prefer:
             return Excluded("; ".join(sorted(lacking)) or "no instance is known")
@@ -122,7 +122,7 @@ def choose(
             touched = bool(avoid) and any(card.instance in avoid for one in offers for card in one.cards)
             whole = len(tiers) == 1 and len(usable) == len(offers) and not touched
             return _within(call, offer, lanes, now, share, level=level, whole=whole)
-    return _last_resort(call, offers, lanes, now, pick) or _nobody(refused)
+    return _last_resort(call, offers, lanes, now, pick) or nobody(refused)
 
 
 def _may_probe(call: Call, lane: Lane, now: float) -> bool:
@@ -145,7 +145,7 @@ class Refusal:
     full: bool = False
 
 
-def _fitting(call: Call, cards: Iterable[Card]) -> tuple[list[Card], list[str]]:
+def fitting(call: Call, cards: Iterable[Card]) -> tuple[list[Card], list[str]]:
     """Give the instances that meet what the call requires, the preferred ones where there are any."""
     envelope = call.envelope
     fit: list[Card] = []
@@ -183,7 +183,7 @@ def _usable(
     probing: tuple[_Offer, Permit] | None = None
     for offer in offers:
         lane = offer.lane
-        lane.limit = _limit_of(offer, call.capability)
+        lane.limit = limit_of(offer.cards, call.capability)
         if lane.full:
             refused.append(Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True))
             continue
@@ -200,11 +200,11 @@ def _usable(
     return usable, probing
 
 
-def _limit_of(offer: _Offer, capability: str) -> int | None:
+def limit_of(cards: Iterable[Card], capability: str) -> int | None:
     """Give the calls that one caller may have under way at a lane, as its cards say; None for no limit."""
     limits = [
         one.limits.of_lane
-        for card in offer.cards
+        for card in cards
         for one in card.capabilities
         if one.tag == capability and one.limits is not None
     ]
@@ -287,7 +287,7 @@ def _uncharted(call: Call, lanes: Lanes, now: float) -> Route | Failure:
             return Route(subject, None, lane, verdict)
         if isinstance(verdict, Pass):
             return Route(subject, None, lane)
-        return _nobody([Refusal(lane, verdict.why, verdict.retry_after_s)])
+        return nobody([Refusal(lane, verdict.why, verdict.retry_after_s)])
     refused = []
     for lane in lanes.known(call.capability):
         verdict = lane.breaker_of(envelope.priority).admit(
@@ -298,10 +298,10 @@ def _uncharted(call: Call, lanes: Lanes, now: float) -> Route | Failure:
         if isinstance(verdict, Pass):
             return Route(subjects.cap(call.capability))
         refused.append(Refusal(lane, verdict.why, verdict.retry_after_s))
-    return _nobody(refused) if refused else Route(subjects.cap(call.capability))
+    return nobody(refused) if refused else Route(subjects.cap(call.capability))
 
 
-def _nobody(refused: list[Refusal]) -> Failure:
+def nobody(refused: list[Refusal]) -> Failure:
     """Say that there are lanes, and why none of them may be used."""
     waits = [refusal.retry_after_s for refusal in refused if refusal.retry_after_s is not None]
     again_ms = int(min(waits) * 1000) + 1 if waits else None

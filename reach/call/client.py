@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 class Core:
     """The parts of one client: connection, reply side, knowledge of cards, blobs, record and metrics."""
 
-    def __init__(self, connection: Connection, *, recorder: Recorder, metrics: Metrics) -> None:
+    def __init__(
+        self, connection: Connection, *, recorder: Recorder, metrics: Metrics, region: str = ""
+    ) -> None:
         self.connection = connection
         self.recorder = recorder
         self.metrics = metrics
@@ -63,6 +65,7 @@ class Core:
             blobs=self.blobs,
             recorder=recorder,
             metrics=metrics,
+            region=region,
         )
         self.outflow = Outflow(self.outbound)
         self.mux.serves = self.directory.serves
@@ -80,6 +83,8 @@ class Core:
         await self.outflow.close()
         if self._tasks is not None:
             self._tasks.close()
+        self.outbound.digests.close()
+        await self.outbound.routes.close()
         await self.mux.part()
         self.mux.close()
         await self.directory.close()
@@ -224,7 +229,12 @@ class Connecting:
         self._connection = await Connection.open(self._settings, role=self._role.value)
         own = self._recorder is None
         recorder = self._recorder if self._recorder is not None else default_recorder()
-        self._core = Core(self._connection, recorder=recorder, metrics=self._metrics or Metrics())
+        self._core = Core(
+            self._connection,
+            recorder=recorder,
+            metrics=self._metrics or Metrics(),
+            region=os.environ.get("REACH_REGION", ""),
+        )
         self._own_recorder = recorder if own else None
         self._bus = Bus(self._core)
         ambient.note(self._bus)

@@ -95,6 +95,7 @@ class Judge:
         if isinstance(decision, Retry):
             if not again:
                 lane.budget.retried(now)
+                lane.account.retries += 1
                 if call.around.marks is not None:
                     self.announce(call.around.marks)
             if (decision.elsewhere or asleep) and attempt.instance is not None:

@@ -1,8 +1,9 @@
 """What this caller has learned of the lanes that it uses.
 
 A lane is one provider of one capability. Each has a breaker that reacts at once (behaviour BREAK-4), a retry
-budget (RETRY-6), a count of the calls that are under way, and its row of the metrics, together in one object, so
-that a call looks up one thing. Instances that just failed are remembered for five seconds (RETRY-5). Lanes that
+budget (RETRY-6), a count of the calls that are under way, what is to be told of it, and its row of the metrics,
+together in one object, so that a call looks up one thing. What the supervisor says of a lane, from everybody's calls,
+is laid upon its breaker. Instances that just failed are remembered for five seconds (RETRY-5). Lanes that
 were not used for a while are forgotten.
 """
 
@@ -13,19 +14,22 @@ from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from reach.call.account import ALL_COUNT, Account
 from reach.policy.blame import counts_against_lane
 from reach.policy.breaker import Breaker
+from reach.policy.breaker_state import State
 from reach.policy.outlier import Outliers
 from reach.policy.permits import Permit
 from reach.policy.retrybudget import RetryBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from reach.observe.metrics import Metrics, Tally
     from reach.policy.breaker_settings import BreakerSettings
     from reach.wire.envelope import Priority
     from reach.wire.reply import Failure
+    from reach.wire.route import BreakerState
 
 _log = logging.getLogger("reach.call")
 
@@ -38,7 +42,22 @@ MAX_LANES: Final = 10_000
 NOBODY: Final = ""
 """Stands for the provider of an attempt of which nobody knows who had it: such calls share one retry budget."""
 
+_OPERATED: Final = frozenset({State.FORCED_OPEN, State.DISABLED})
+
 _NOW_S: Final = 1.0  # A permit that is given back in the next line: any time to come will do.
+
+
+class SharedPermit:
+    """A probe's place that the leading supervisor gave; its outcome is the supervisor's to judge (BREAK-3)."""
+
+    __slots__ = ("number", "spent")
+
+    def __init__(self, number: str) -> None:
+        self.number = number
+        self.spent = False
+
+
+AnyPermit = Permit | SharedPermit
 
 
 class Lane:
@@ -47,9 +66,14 @@ class Lane:
     `open` counts its calls that are under way here and were sent to it by name; `limit` is how many there may be,
     None where its card does not say (GUARD-1). `core` calls bear more failures, so they have a breaker of their
     own, from the first of them on (BREAK-1).
+
+    `told` is what the supervisor says of it where that keeps calls away, or lets all of them pass; `ask_at` is when
+    (loop seconds) it may be asked again for a probe.
     """
 
     __slots__ = (
+        "account",
+        "ask_at",
         "breaker",
         "budget",
         "capability",
@@ -60,6 +84,7 @@ class Lane:
         "provider",
         "settings",
         "tally",
+        "told",
     )
 
     def __init__(
@@ -75,6 +100,9 @@ class Lane:
         self.outliers = Outliers()
         self.open = 0
         self.limit: int | None = None
+        self.account = Account()
+        self.told: BreakerState = "closed"
+        self.ask_at = 0.0
 
     @property
     def full(self) -> bool:
@@ -107,6 +135,10 @@ class Lanes:
         """Providers whose breaker is not closed, by capability: most of the time there are none."""
         self.shunned: dict[str, dict[str, float]] = {}
         """Until when (loop seconds) which instances are avoided, by capability."""
+        self.held: dict[str, int] = {}
+        """Calls that are under way here and were sent to an instance by name."""
+        self.probed: Callable[[Lane, SharedPermit, bool | None, float], None] | None = None
+        """Told of a shared permit's outcome: whether it failed, and its latency in milliseconds."""
 
     def __len__(self) -> int:
         return self._count
@@ -126,17 +158,30 @@ class Lanes:
             self._count += 1
         return lane
 
+    def load(self, instance: str) -> int:
+        """Give the calls under way at an instance that were sent to it by name."""
+        return self.held.get(instance, 0)
+
     def known(self, capability: str) -> Iterable[Lane]:
         """Give the lanes of a capability that were used."""
         return [lane for lane in self._by_capability.get(capability, {}).values() if lane.provider != NOBODY]
 
-    def good(self, lane: Lane, now: float, latency_ms: float, permit: Permit | None, *, first: bool) -> None:
+    def __iter__(self) -> Iterator[Lane]:
+        return (lane for lanes in self._by_capability.values() for lane in lanes.values())
+
+    def good(
+        self, lane: Lane, now: float, latency_ms: float, permit: AnyPermit | None, *, first: bool
+    ) -> None:
         """Take in an answer that counts for its lane; `latency_ms` is the time that the far end needed.
 
         `first` says that it was the call's first attempt; only those are calls to the retry budget.
         """
         if first:
             lane.budget.call(now)
+        account = lane.account
+        account.ok = calls = account.ok + 1
+        if calls <= ALL_COUNT or not calls & 7:
+            account.sketch.add(latency_ms)
         breaker = lane.breaker
         if permit is None and lane.core is None and breaker.closed:
             breaker.good(now, latency_ms)
@@ -152,23 +197,28 @@ class Lanes:
         failure: Failure,
         *,
         waited_ms: float,
-        permit: Permit | None,
+        permit: AnyPermit | None,
         first: bool,
+        instance: str | None = None,
     ) -> None:
         """Take in a failed attempt; what is not the far end's fault counts for nothing (BREAK-2)."""
         if first:
             lane.budget.call(now)
         usual_ms = lane.breaker.usual_median_ms
         counts = counts_against_lane(failure, waited_ms=waited_ms, usual_ms=usual_ms)
+        lane.account.bad(now, failure.reason.value, counts=counts, instance=instance)
         self._judge(lane, now, failed=counts, latency_ms=waited_ms, permit=permit)
 
     def _judge(
-        self, lane: Lane, now: float, *, failed: bool | None, latency_ms: float, permit: Permit | None
+        self, lane: Lane, now: float, *, failed: bool | None, latency_ms: float, permit: AnyPermit | None
     ) -> None:
         """Let both breakers of a lane judge an outcome: what the one let through is a probe of the other as well.
 
         Else the one for `core` calls would stay open for ever where no `core` call comes any more.
         """
+        if isinstance(permit, SharedPermit):
+            self._give_back(lane, permit, failed=failed, latency_ms=latency_ms)
+            return
         was_well = lane.well
         for breaker in (lane.breaker, lane.core):
             if breaker is None:
@@ -184,12 +234,52 @@ class Lanes:
         if lane.well is not was_well:
             self.moved(lane)
 
-    def left(self, lane: Lane, now: float, permit: Permit) -> None:
+    def _give_back(self, lane: Lane, permit: SharedPermit, *, failed: bool | None, latency_ms: float) -> None:
+        """Tell a shared probe's outcome, once."""
+        if not permit.spent and self.probed is not None:
+            permit.spent = True
+            self.probed(lane, permit, failed, latency_ms)
+
+    def left(self, lane: Lane, now: float, permit: AnyPermit) -> None:
         """Give the permit of a call back whose outcome says nothing."""
+        if isinstance(permit, SharedPermit):
+            self._give_back(lane, permit, failed=None, latency_ms=0.0)
+            return
         was_well = lane.well
         for breaker in (lane.breaker, lane.core):
             if breaker is not None:
                 breaker.record(now, failed=None, latency_ms=0.0, jitter=0.5, permit=permit)
+        if lane.well is not was_well:
+            self.moved(lane)
+
+    def tell(
+        self, lane: Lane, state: BreakerState, now: float, *, why: str = "", open_s: float = 0.0
+    ) -> None:
+        """Lay the supervisor's word upon a lane: everybody's outcomes, or an operator (BREAK-4).
+
+        `open_s` is how long an open one still waits. That it is closed ends only what the supervisor itself had said:
+        what this caller found out by itself holds on.
+        """
+        before, was_well = lane.told, lane.well
+        lane.told = state
+        if state == before and state not in {"open", "half_open"}:
+            return
+        for breaker in (lane.breaker, lane.core):
+            if breaker is None:
+                continue
+            if breaker.state in _OPERATED and state not in {"forced_open", "disabled"}:
+                breaker.enable(now)
+            if state == "forced_open":
+                breaker.force_open(why=why or "an operator opened it")
+            elif state == "disabled":
+                breaker.disable()
+            elif state in {"closed", "forced_closed"}:
+                if not breaker.closed:
+                    breaker.force_close(now)
+            elif state == "open":
+                breaker.trip(now, why=why or "the supervisor opened it", jitter=0.5, until=now + open_s)
+            elif breaker.state is State.CLOSED:
+                breaker.trip(now, why="the supervisor probes it", jitter=0.5, until=now)
         if lane.well is not was_well:
             self.moved(lane)
 

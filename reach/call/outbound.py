@@ -20,17 +20,21 @@ from reach.call.call import Call, Outlived
 from reach.call.choose import Excluded, Route, choose
 from reach.call.claim import ClaimCheck
 from reach.call.context import NOTHING_AROUND
+from reach.call.digests import Digests
 from reach.call.hedged import hedged
 from reach.call.judge import Judge
 from reach.call.lanes import Lanes
+from reach.call.permits import AskFirst, Permits
 from reach.call.prepare import prepare
 from reach.call.rounds import GivingUp, join_round, leave_round
+from reach.call.steering import Steering
 from reach.call.telling import Teller
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.blame import counts_against_lane
 from reach.policy.deadline import attempt_share_s, card_timeout_s
 from reach.policy.retry import Retry
+from reach.registry.routes import Routes
 from reach.registry.structure import Check, compile_check
 from reach.wire import subjects
 from reach.wire.record import Attempt, CallKind
@@ -40,10 +44,10 @@ if TYPE_CHECKING:
     from reach.bus.blobs import Blobs
     from reach.bus.connection import Connection
     from reach.bus.mux import Mux, Pending
+    from reach.call.lanes import AnyPermit, Lane
     from reach.call.options import Options
     from reach.observe.metrics import Metrics
     from reach.observe.records import Recorder
-    from reach.policy.permits import Permit
     from reach.registry.cards import CardDirectory
     from reach.wire.card import CapabilityCard
 
@@ -56,6 +60,9 @@ _INSTANCE_FAULTS = frozenset(
     {Reason.DEADLINE, Reason.FIRST_BYTE, Reason.IDLE_STREAM, Reason.INSTANCE_GONE, Reason.STREAM_CUT}
 )
 """Failures of one instance, most likely: its neighbours may be well."""
+
+MOST_ASKED = 3
+"""Lanes that one call asks to probe, at most."""
 
 MAX_ROUTES = 10_000
 """Capabilities whose queue-group route is remembered; it saves a few microseconds a call."""
@@ -73,6 +80,7 @@ class Outbound:
         blobs: Blobs,
         recorder: Recorder,
         metrics: Metrics,
+        region: str = "",
     ) -> None:
         self.connection = connection
         self.mux = mux
@@ -82,7 +90,22 @@ class Outbound:
         self.metrics = metrics
         self.lanes = Lanes(metrics)
         self.judge = Judge(connection, self.lanes, metrics)
-        self.teller = Teller(directory=directory, recorder=recorder, metrics=metrics, node=connection.who)
+        self.routes = Routes(connection)
+        self.steering = Steering(
+            self.routes,
+            directory,
+            self.lanes,
+            clock=monotonic,
+            clock_ms=connection.broker_time.about_ms,
+            suspicion=mux.suspicions.learn,
+            region=region,
+        )
+        self.permits = Permits(connection, self.lanes)
+        self.digests = Digests(connection, self.lanes, heard=self._on_heard)
+        self.digests.also(self._look_after)
+        self.teller = Teller(
+            directory=directory, routes=self.routes, recorder=recorder, metrics=metrics, node=connection.who
+        )
         mux.on_retried = self.judge.announce
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
@@ -110,7 +133,10 @@ class Outbound:
                 await self.admit(call)
             while True:
                 # 3 choose
-                route = self.choose(call)
+                try:
+                    route = self.choose(call)
+                except AskFirst as first:
+                    route = await self.ask(call, first.lane)
                 # 4 send: one publish, one future, one deadline
                 pending = self.publish_small(call, route) or await self.publish(call, route)
                 try:
@@ -193,6 +219,8 @@ class Outbound:
         """Let the call in, or end it without a message: link, card, structure, size, slot."""
         if not self.connection.connected:
             await self._wait_for_link(call)
+        self.routes.start()
+        self.digests.start()
         card = self.directory.known(call.capability)
         if card is None:
             card = await self.directory.card_for(call.capability)
@@ -261,12 +289,18 @@ class Outbound:
             if permit is not None and call.lane is not None:
                 self.lanes.left(call.lane, monotonic(), permit)
 
-    def _leave_lane(self, call: Call) -> Permit | None:
+    def _leave_lane(self, call: Call) -> AnyPermit | None:
         """Give the place at a lane back that was addressed by name; gives the permit that came with it."""
         route, call.route = call.route, None
         if route is None or route.lane is None:
             return None
         route.lane.open -= 1
+        if route.instance is not None:
+            held = self.lanes.held.get(route.instance, 0) - 1
+            if held > 0:
+                self.lanes.held[route.instance] = held
+            else:
+                self.lanes.held.pop(route.instance, None)
         call.lane = route.lane
         return route.permit
 
@@ -281,17 +315,25 @@ class Outbound:
             and call.avoid is None
             and capability not in lanes.troubled
             and capability not in lanes.shunned
+            and capability not in self.steering.special
             and (call.card is None or call.card.limits is None)
             and not (envelope.target or envelope.require or envelope.prefer)
         ):
-            return self._group_route(capability)
+            usual = self._routes.get(capability)
+            return self._first_route(call) if usual is None else usual
         now = monotonic()
-        route = choose(
-            call,
-            self.directory.cards(capability),
-            lanes=lanes,
-            now=now,
-            pick=random(),  # noqa: S311 - spreading load, not a secret
+        self.steering.follow(capability)
+        plan = self.steering.special.get(capability)
+        route = (
+            self.steering.choose(call, plan, now)
+            if plan is not None
+            else choose(
+                call,
+                self.directory.cards(capability),
+                lanes=lanes,
+                now=now,
+                pick=random(),  # noqa: S311 - spreading load, not a secret
+            )
         )
         if isinstance(route, Failure):
             raise Outlived(route)
@@ -299,20 +341,54 @@ class Outbound:
             failure = Failure.of(Reason.NO_RESPONDERS)
             failure.message += f" No instance of {capability!r} meets what the call requires: {route.why}."
             raise Outlived(failure)
+        return self._take(call, route)
+
+    def _take(self, call: Call, route: Route) -> Route:
+        """Take the call's place where it goes to."""
         call.level = route.level
         if route.lane is not None:
             route.lane.open += 1
             call.route = route
+            if route.instance is not None:
+                self.lanes.held[route.instance] = self.lanes.load(route.instance) + 1
         return route
 
-    def _group_route(self, capability: str) -> Route:
-        """Give the queue group's subject: while nothing speaks against it, NATS picks the instance."""
-        route = self._routes.get(capability)
-        if route is None:
-            if len(self._routes) >= MAX_ROUTES:
-                self._routes.clear()
-            route = self._routes[capability] = Route(subjects.cap(capability))
-        return route
+    def _first_route(self, call: Call) -> Route:
+        """Give the queue group's subject, kept from now on: while nothing speaks against it, NATS picks."""
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        route = self._routes[call.capability] = Route(subjects.cap(call.capability))
+        self.steering.follow(call.capability)
+        return self.choose(call) if call.capability in self.steering.special else route
+
+    async def chosen(self, call: Call) -> Route:
+        """Choose, and ask the leader where that has to be."""
+        try:
+            return self.choose(call)
+        except AskFirst as first:
+            return await self.ask(call, first.lane)
+
+    async def ask(self, call: Call, lane: Lane) -> Route:
+        """Ask the leader for a probe's place at a lane; without one choose again. Raises `Outlived`."""
+        for _ in range(MOST_ASKED):
+            permit = await self.permits.ask(lane, deadline=call.deadline)
+            if permit is not None:
+                return self._take(call, self.steering.probe(call.capability, lane, permit))
+            try:
+                return self.choose(call)
+            except AskFirst as again:
+                lane = again.lane
+        return self.choose(call)
+
+    def _on_heard(self, anybody: bool) -> None:  # noqa: FBT001 - a fact
+        self.routes.leaderless = not anybody
+
+    def _look_after(self) -> None:
+        """Each second: what ends by itself in the table, and how old the table is."""
+        self.steering.look()
+        age_s = self.routes.age_s(monotonic())
+        if age_s is not None:
+            self.metrics.table_age.set(age_s)
 
     # -- 4 send --------------------------------------------------------------------------------------
 
@@ -391,8 +467,11 @@ class Outbound:
             if failure is None and provider is not None:
                 call.lane = lane = self.lanes.of(call.capability, provider)
                 lane.tally.attempts.n += 1
+                if outcome.cost is not None:
+                    lane.account.cost += outcome.cost
                 self.lanes.good(lane, now, outcome.latency_ms, permit, first=attempt.n == 1)
-                if not lane.outliers.none and attempt.instance is not None:
+                if lane.account.peers is not None and attempt.instance is not None:
+                    lane.account.answered(attempt.instance)
                     lane.outliers.succeeded(attempt.instance, now)
                 attempt.decision = "done"
                 return
@@ -427,7 +506,7 @@ class Outbound:
         failure: Failure,
         now: float,
         took_ms: float,
-        permit: Permit | None,
+        permit: AnyPermit | None,
     ) -> None:
         """Charge a failed attempt to its lane, and to its instance; without a name, to the only lane that there is."""
         provider = attempt.provider or self.directory.only_provider(call.capability)
@@ -439,7 +518,9 @@ class Outbound:
         instance = attempt.instance
         if instance is not None and permit is None and instance in self.lanes.avoided(call.capability, now):
             return  # What fails there is known by now, and does not speak against its neighbours.
-        self.lanes.bad(lane, now, failure, waited_ms=took_ms, permit=permit, first=attempt.n == 1)
+        self.lanes.bad(
+            lane, now, failure, waited_ms=took_ms, permit=permit, first=attempt.n == 1, instance=instance
+        )
         if instance is None or not counts_against_lane(failure):
             return
         if lane.outliers.failed(instance, now) or failure.reason in _INSTANCE_FAULTS:

@@ -102,7 +102,7 @@ class Outflow:
 
     async def _open_stream(self, call: Call, clocks: StreamClocks, now_open: _Open) -> tuple[Pending, Inflow]:
         out = self._out
-        pending = await out.publish(call, out.choose(call), whole=True)
+        pending = await out.publish(call, await out.chosen(call), whole=True)
 
         def grant(size: int) -> None:
             if pending.accepted is not None:
@@ -249,7 +249,7 @@ class Outflow:
         call.envelope.type = "event"
         try:
             await out.admit(call)
-            pending = await out.publish(call, out.choose(call), whole=True, frames=False)
+            pending = await out.publish(call, await out.chosen(call), whole=True, frames=False)
         except Outlived as ended:
             out.release(call)
             out.teller.tell(call, ended.failure).unwrap()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reach.observe.metrics import Metrics
     from reach.observe.records import Recorder
     from reach.registry.cards import CardDirectory
+    from reach.registry.routes import Routes
 
 _log = logging.getLogger("reach.call")
 
@@ -31,8 +32,17 @@ _AGAIN: Final = frozenset({"retry", "retry_elsewhere"})
 class Teller:
     """Ends the calls of one client; `node` is the process that calls."""
 
-    def __init__(self, *, directory: CardDirectory, recorder: Recorder, metrics: Metrics, node: str) -> None:
+    def __init__(
+        self,
+        *,
+        directory: CardDirectory,
+        routes: Routes,
+        recorder: Recorder,
+        metrics: Metrics,
+        node: str,
+    ) -> None:
         self._directory = directory
+        self._routes = routes
         self._recorder = recorder
         self._metrics = metrics
         self._node = node
@@ -50,6 +60,7 @@ class Teller:
                 self.remember(call, "ok", None, latency_ms, now=now)
                 return reply
         else:
+            outcome = self._unregistered(call, outcome)
             reply = Reply(ok=False, error=outcome, message_id=call.envelope.message_id)
         last = call.attempts[-1] if call.attempts else None
         if last is not None:
@@ -125,6 +136,21 @@ class Teller:
             reply.ok, reply.data, reply.error = True, call.options.fallback, None
             reply.degraded = True
             call.level = max(1, call.level)
+
+    def _unregistered(self, call: Call, failure: Failure) -> Failure:
+        """Give the failure, or that there is no such capability, where the table knows all that ever were (CALL-13)."""
+        if (
+            failure.reason is not Reason.NO_RESPONDERS
+            or call.card is not None
+            or not self._routes.complete
+            or self._routes.registered(call.capability)
+        ):
+            return failure
+        near = self._routes.nearest(call.capability) or self._directory.nearest(call.capability)
+        found = Failure.of(Reason.NOT_FOUND)
+        found.message += f" Nobody ever registered {call.capability!r}"
+        found.message += f"; near: {', '.join(near)}." if near else "."
+        return found
 
     def _complete(self, call: Call, failure: Failure) -> None:
         """Say in a failure, and in its record, what is known of the call as a whole."""

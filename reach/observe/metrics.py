@@ -224,6 +224,9 @@ class Metrics:
         self.breaker_open = Gauge(
             "reach_breaker_open", "1 while a lane's breaker keeps calls away from it.", "capability", "provider"
         )
+        self.table_age = Gauge(
+            "reach_table_age_seconds", "Since the routing table was last known to be the leader's."
+        )
         self.links = Counter("reach_links", "Connections to NATS made, first ones included.")
         self.families: list[Counter | Histogram] = [
             self.calls,
@@ -238,6 +241,7 @@ class Metrics:
             self.served_latency,
             self.route_failures,
             self.breaker_open,
+            self.table_age,
             self.links,
         ]
 

@@ -14,6 +14,7 @@ import difflib
 import json
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from random import random
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
@@ -41,6 +42,9 @@ PER_ANSWER_S: Final = 0.1
 
 UNKNOWN_S: Final = 2.0
 """How long a capability that nobody serves is not asked for again."""
+
+APART_S: Final = 2.0
+"""Least time between two sweeps that somebody asks for."""
 
 MAX_INSTANCES: Final = 20_000
 MAX_CAPABILITIES: Final = 20_000
@@ -90,6 +94,9 @@ class CardDirectory:
         self._used = False
         self._closed = False
         self._answers = 0
+        self._swept_at = -APART_S
+        self.changes = 0
+        """Grows with each change of what is known."""
         self.garbage = 0
         """Answers that held no readable card. (Services that are not ours answer too; they are not counted.)"""
 
@@ -171,6 +178,16 @@ class CardDirectory:
                 seen[card.instance] = card
         return sorted(seen.values(), key=lambda card: (card.agent_id, card.instance))
 
+    def refresh(self) -> None:
+        """Ask everybody again soon: somebody has heard of instances that are not known here."""
+        if self._closed or self._sweep is not None or not self._link.connected:
+            return
+        wait_s = max(0.0, self._swept_at + APART_S - self._loop.time())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._used = True
+        self._timer = self._loop.call_later(wait_s + APART_S / 8 * random(), self._refresh)  # noqa: S311 - spread
+
     async def close(self) -> None:
         """Ask no more; whoever waits for a card goes without."""
         self._closed = True
@@ -194,6 +211,7 @@ class CardDirectory:
 
     async def _run_sweep(self) -> None:
         self._used = False
+        self._swept_at = self._loop.time()
         seen: set[str] = set()
         whole = False
         try:
@@ -268,6 +286,7 @@ class CardDirectory:
             touched |= {one.tag for one in before.card.capabilities}
             self._unlist(before.card)
         self._instances[card.instance] = _Known(card, text)
+        self.changes += 1
         for one in card.capabilities:
             self._by_capability.setdefault(one.tag, {})[card.instance] = card
             self._unknown.pop(one.tag, None)
@@ -288,6 +307,7 @@ class CardDirectory:
             known.missed += 1
             if known.missed >= _MISSES:
                 del self._instances[instance]
+                self.changes += 1
                 self._unlist(known.card)
                 self._merge({one.tag for one in known.card.capabilities})
         if len(self._merged) > MAX_CAPABILITIES:

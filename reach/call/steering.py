@@ -1,0 +1,388 @@
+"""Step 3 of a call where there is a routing table: what the supervisor knows of everybody decides (behaviour ROUTE).
+
+Most entries say nothing that the queue group does not do by itself: they cost a call one look into a dictionary
+(`special`). For the others a plan is made at each change (`reach.call.plan`), and a call draws from its tables: a lane
+by its share of the best usable tier, or an instance where the table names exceptions, a canary or a strategy. What this
+caller has found out by itself counts beside it: breakers of its own, lanes that are full, instances that failed.
+
+A lane that the supervisor probes takes a call that may be repeated, or whoever has no other, once the leader has
+given it a place (`AskFirst`). When nothing is left, the lanes that only a breaker keeps are for `core` calls (BREAK-5).
+Without an entry `reach.call.choose` decides from cards.
+"""
+
+from __future__ import annotations
+
+from random import random
+from typing import TYPE_CHECKING, Any, Final
+
+from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, limit_of, nobody
+from reach.call.permits import AskFirst
+from reach.call.plan import WHOLE_LANE, Asker, Crowd, Part, Plan, crowd, plan
+from reach.faults import Reason
+from reach.policy.alias import EvenPicks
+from reach.policy.permits import Pass, Permit, Refused
+from reach.wire import subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from reach.call.call import Call
+    from reach.call.lanes import Lane, Lanes, SharedPermit
+    from reach.registry.cards import CardDirectory
+    from reach.registry.routes import Routes
+    from reach.wire.card import Card
+    from reach.wire.reply import Failure
+    from reach.wire.route import RouteEntry
+
+MAX_FOLLOWED: Final = 10_000
+"""Capabilities that plans are kept for."""
+
+LATE_S: Final = 0.5
+"""A lane that is to be probed for so long, and is not said to be, has nobody who says so: it is asked for."""
+
+_WAITING: Final = frozenset({"open", "half_open"})
+
+
+class Steering:
+    """What one client makes of the routing table. `clock_ms` gives the broker's time for loop seconds."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        directory: CardDirectory,
+        lanes: Lanes,
+        *,
+        clock: Callable[[], float],
+        clock_ms: Callable[[float], int],
+        suspicion: Callable[[str, float | None], None],
+        region: str = "",
+    ) -> None:
+        self._routes = routes
+        self._directory = directory
+        self._lanes = lanes
+        self._clock = clock
+        self._clock_ms = clock_ms
+        self._suspicion = suspicion
+        self._region = region
+        self._plans: dict[str, Plan | None] = {}
+        self._picks = EvenPicks(random())  # noqa: S311 - spreading load, not a secret
+        self.special: dict[str, Plan] = {}
+        """The capabilities whose calls have to come here."""
+        routes.on_change(self._changed)
+
+    # -- plans ---------------------------------------------------------------------------------------
+
+    def follow(self, capability: str) -> None:
+        """Heed what the table says of a capability from now on."""
+        if capability in self._plans:
+            return
+        if len(self._plans) >= MAX_FOLLOWED:
+            self._plans.clear()
+            self.special.clear()
+        self._plans[capability] = None
+        entry = self._routes.entry(capability)
+        if entry is not None:
+            self._changed(capability, entry)
+
+    def look(self) -> None:
+        """Work those out anew of which something has ended by itself; to be called each second."""
+        now_ms = self._clock_ms(self._clock())
+        for capability, found in [
+            (name, one) for name, one in self.special.items() if one.until_ms <= now_ms
+        ]:
+            self._plan(capability, found.entry)
+
+    def _changed(self, capability: str, entry: RouteEntry | None) -> None:
+        if capability not in self._plans:
+            return
+        if entry is None:
+            self._plans[capability] = None
+            self.special.pop(capability, None)
+            return
+        now = self._clock()
+        now_ms = self._clock_ms(now)
+        for told in entry.lanes:
+            lane = self._lanes.of(capability, told.provider)
+            breaker = told.breaker
+            open_s = 0.0 if breaker.until is None else max(0.0, (breaker.until - now_ms) / 1000)
+            self._lanes.tell(lane, breaker.state, now, why=breaker.why, open_s=open_s)
+        self._plan(capability, entry)
+        p99s = [told.figures.p99_ms for told in entry.lanes if told.figures.p99_ms is not None]
+        self._suspicion(capability, max(p99s, default=None))
+
+    def _plan(self, capability: str, entry: RouteEntry) -> None:
+        now_ms = self._clock_ms(self._clock())
+        found = plan(
+            entry,
+            self._lanes,
+            at_ms=now_ms,
+            start=random(),  # noqa: S311 - spreading load, not a secret
+            previous=self._plans.get(capability),
+        )
+        self._plans[capability] = found
+        if found.special:
+            self.special[capability] = found
+        else:
+            self.special.pop(capability, None)
+        if found.by_instance and self._unknown(found, capability):
+            self._directory.refresh()
+
+    def _unknown(self, found: Plan, capability: str) -> bool:
+        """Whether the table knows of another number of instances than we do."""
+        told = sum(part.told.instances for part in found.parts.values())
+        return told != len(self._directory.cards(capability))
+
+    # -- choosing ------------------------------------------------------------------------------------
+
+    def choose(self, call: Call, found: Plan, now: float) -> Route | Excluded | Failure:
+        """Choose where the next attempt of a call goes. Raises `AskFirst` for one that should probe."""
+        lanes, capability = self._lanes, call.capability
+        if (
+            found.plain
+            and not call.attempts
+            and capability not in lanes.troubled
+            and capability not in lanes.shunned
+            and (call.card is None or call.card.limits is None)
+            and not _asks(call)
+        ):
+            route = self._plainly(call, found)
+            if route is not None:
+                return route
+        return self._carefully(call, found, now)
+
+    def _plainly(self, call: Call, found: Plan) -> Route | None:
+        """Draw from the tables, where there is nothing else to look at."""
+        at = self._picks.next()
+        if not found.by_instance:
+            provider = found.draw.draw(at)
+            return None if provider is None else found.parts[provider].route
+        priority = found.tier(at)
+        return None if priority is None else self._from_crowd(call, found, priority)
+
+    def probe(self, capability: str, lane: Lane, permit: SharedPermit) -> Route:
+        """Give the way of a call that has been given a probe's place at a lane."""
+        found = self._plans.get(capability)
+        part = None if found is None else found.parts.get(lane.provider)
+        if part is None:
+            return Route(subjects.lane(lane.provider, capability), None, lane, permit)
+        return Route(part.route.subject, None, lane, permit, part.level)
+
+    def _carefully(self, call: Call, found: Plan, now: float) -> Route | Excluded | Failure:
+        """Look at everything: tiers in order, who of them may be used, and among those who fits."""
+        envelope, fit = call.envelope, None
+        if _asks(call):
+            fit, lacking = fitting(call, self._directory.cards(call.capability))
+            if not fit and (lacking or envelope.require or envelope.prefer):
+                return Excluded("; ".join(sorted(lacking)) or "no instance is known")
+        parts = [part for part in found.parts.values() if _meant(call, part, fit)]
+        may_probe = call.idempotent or call.keyed
+        due = [part.lane for part in parts if _is_due(part.lane, now)]
+        for lane in due:
+            if may_probe or now >= lane.breaker.open_until + PATIENCE_S:
+                raise AskFirst(lane)
+        refused: list[Refusal] = []
+        order = found.order(self._picks.next())
+        for priority in order:
+            some = [part for part in parts if part.told.priority == priority]
+            if call.avoid and priority != order[-1] and self._is_spent(call, some):
+                continue
+            usable, probing = self._usable(call, some, now, refused)
+            if probing is not None and (may_probe or not usable):
+                part, permit = probing
+                return Route(part.route.subject, None, part.lane, permit, part.level)
+            if probing is not None:
+                self._lanes.left(probing[0].lane, now, probing[1])
+            if usable:
+                return self._within(call, found, usable, fit, now)
+        if due:
+            raise AskFirst(due[0])
+        return self._last_resort(call, parts, now) or self._nobody(call, refused)
+
+    def _usable(
+        self, call: Call, parts: list[Part], now: float, refused: list[Refusal]
+    ) -> tuple[list[Part], tuple[Part, Permit] | None]:
+        """Give those of a tier that may be used, and one that this caller has to probe by itself."""
+        usable: list[Part] = []
+        probing: tuple[Part, Permit] | None = None
+        for part in parts:
+            lane = part.lane
+            barred = self._barred(call, part, now)
+            if barred is not None:
+                refused.append(barred)
+                continue
+            breaker = lane.breaker_of(call.envelope.priority)
+            if probing is not None and not breaker.closed:
+                continue  # One probe at a time is what one call can be.
+            verdict = breaker.admit(now, priority=call.envelope.priority, expires_at=call.deadline)
+            if isinstance(verdict, Permit):
+                probing = part, verdict
+            elif isinstance(verdict, Pass):
+                usable.append(part)
+            else:
+                refused.append(Refusal(lane, verdict.why, verdict.retry_after_s))
+        return usable, probing
+
+    def _barred(self, call: Call, part: Part, now: float) -> Refusal | None:
+        """Say what keeps a call from a lane, beside the lane's own breaker."""
+        lane = part.lane
+        mine = [card for card in self._directory.cards(call.capability) if card.agent_id == part.provider]
+        lane.limit = part.told.limit if part.told.limit is not None else limit_of(mine, call.capability)
+        if lane.full:
+            return Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True)
+        if part.told.weight <= 0:
+            return Refusal(lane, "an operator took it out", None)
+        if not part.told.instances and not mine:
+            return Refusal(lane, "nobody is there", None)
+        if lane.told == "forced_open":
+            return Refusal(lane, lane.breaker.why or "an operator opened it", None)
+        if lane.told in _WAITING:
+            again_at = lane.ask_at if lane.told == "half_open" else lane.breaker.open_until
+            return Refusal(lane, lane.breaker.why or "being probed", max(0.0, again_at - now))
+        return None
+
+    def _is_spent(self, call: Call, parts: list[Part]) -> bool:
+        """Whether all of a tier that is known has failed this call: elsewhere is the next tier (RETRY-1)."""
+        providers = {part.provider for part in parts}
+        known = [card for card in self._directory.cards(call.capability) if card.agent_id in providers]
+        return bool(known) and all(card.instance in (call.avoid or ()) for card in known)
+
+    def _within(
+        self, call: Call, found: Plan, usable: list[Part], fit: list[Card] | None, now: float
+    ) -> Route:
+        """Choose among the usable lanes of one tier."""
+        avoid = self._lanes.avoided(call.capability, now) | (call.avoid or frozenset())
+        priority = usable[0].told.priority
+        if found.by_instance or fit is not None or avoid:
+            mates = [part for part in found.tiers[priority] if part.there]
+            whole = fit is None and len(usable) == len(mates)
+            route = self._from_crowd(
+                call, found, priority, avoid=avoid, parts=None if whole else usable, fit=fit
+            )
+            if route is not None:
+                return route
+        names = {part.provider for part in usable}
+        others = [part.provider for part in found.tiers[priority] if part.provider not in names]
+        provider = found.tables[priority].draw(self._picks.next(), others)
+        part = usable[0] if provider is None else found.parts[provider]
+        return Route(part.route.subject, None, part.lane, None, part.level)
+
+    def _from_crowd(
+        self,
+        call: Call,
+        found: Plan,
+        priority: int,
+        *,
+        avoid: Collection[str] = (),
+        parts: list[Part] | None = None,
+        fit: list[Card] | None = None,
+    ) -> Route | None:
+        """Draw an instance of a tier; of some of its lanes, or of those that fit, where these are given."""
+        is_canary = found.entry.canary is not None and self._takes_canary(call, found)
+        for side in (is_canary, not is_canary):
+            among = self._crowd(call, found, priority, side, parts, fit)
+            if among is None:
+                continue
+            at = random()  # noqa: S311 - spreading load, not a secret
+            key = _key(call, found.entry.strategy.key)
+            name = among.picker.choose(at, key=key, avoid=avoid)
+            if name is None and avoid:
+                name = among.picker.choose(at, key=key, avoid=call.avoid or ()) or among.picker.choose(
+                    at, key=key
+                )
+            if name is None:
+                continue
+            part = among.parts[name]
+            if name.startswith(WHOLE_LANE):
+                return Route(part.route.subject, None, part.lane, None, part.level)
+            served = part.told.serves or call.capability
+            return Route(subjects.inst(name, served), name, part.lane, None, part.level)
+        return None
+
+    def _crowd(
+        self,
+        call: Call,
+        found: Plan,
+        priority: int,
+        side: bool,  # noqa: FBT001 - the canary's or the others
+        parts: list[Part] | None,
+        fit: list[Card] | None,
+    ) -> Crowd | None:
+        usual = parts is None and fit is None
+        if usual and found.crowds_of != self._directory.changes:
+            found.crowds.clear()
+            found.crowds_of = self._directory.changes
+        kept = found.crowds.get((priority, side)) if usual else None
+        if kept is not None:
+            return kept
+        among = crowd(
+            found,
+            [part for part in found.tiers[priority] if part.there] if parts is None else parts,
+            self._directory.cards(call.capability) if fit is None else fit,
+            asker=Asker(self._region, self._lanes.load, self._clock_ms(self._clock())),
+            canary=side,
+            strict=fit is not None,
+        )
+        if usual and among is not None:
+            found.crowds[priority, side] = among
+        return among
+
+    def _takes_canary(self, call: Call, found: Plan) -> bool:
+        canary = found.entry.canary
+        named = canary is not None and call.envelope.source in canary.callers
+        return named or found.split.takes()
+
+    def _last_resort(self, call: Call, parts: list[Part], now: float) -> Route | None:
+        """Give a lane that only a breaker keeps to a `core` call that has no other."""
+        priority = call.envelope.priority
+        if priority != "core":
+            return None
+        for part in sorted(parts, key=lambda part: part.told.priority):
+            lane = part.lane
+            if lane.full or lane.told == "forced_open" or not part.there:
+                continue
+            verdict = lane.breaker_of(priority).admit(
+                now, priority=priority, expires_at=call.deadline, last_usable=True
+            )
+            if not isinstance(verdict, Refused):
+                permit = verdict if isinstance(verdict, Permit) else None
+                return Route(part.route.subject, None, lane, permit, part.level)
+        return None
+
+    def _nobody(self, call: Call, refused: list[Refusal]) -> Route | Failure:
+        """Say why none may be used. Where there just is none, the broker says so, or knows better."""
+        if any(one.lane.told != "closed" or one.full or one.retry_after_s is not None for one in refused):
+            return nobody(refused)
+        return Route(subjects.cap(call.capability))
+
+
+def _asks(call: Call) -> bool:
+    envelope = call.envelope
+    return bool(envelope.target or envelope.require or envelope.prefer)
+
+
+def _meant(call: Call, part: Part, fit: list[Card] | None) -> bool:
+    """Whether a lane is one that the call may go to: it fits, and was not found empty by this call."""
+    if call.envelope.target not in {None, part.provider}:
+        return False
+    if fit and not any(card.agent_id == part.provider for card in fit):
+        return False
+    return not any(
+        attempt.reason is Reason.NO_RESPONDERS and attempt.subject == part.route.subject
+        for attempt in call.attempts
+    )
+
+
+def _is_due(lane: Lane, now: float) -> bool:
+    """Whether a lane waits for probes that the leader gives places for."""
+    if lane.told == "half_open":
+        return now >= lane.ask_at
+    return lane.told == "open" and now >= max(lane.ask_at, lane.breaker.open_until + LATE_S)
+
+
+def _key(call: Call, name: str | None) -> str | None:
+    """Give what the call is hashed by: the parameter of that name."""
+    if name is None:
+        return None
+    params: Any = call.envelope.payload
+    value = params.get(name) if isinstance(params, dict) else None
+    return None if value is None else str(value)
