@@ -10,10 +10,13 @@ from typing import Final, TypeVar
 from actors.supervisor.explain import explained, rows
 from actors.supervisor.governor import Governor
 from actors.supervisor.letters import Letter, Moment
+from actors.supervisor.roster import Member
 from actors.supervisor.table import Choice
 from reach.errors import SchemaInvalid
 from reach.faults import Reason
 from reach.policy.breaker_state import State
+from reach.policy.lease import State as Lease
+from reach.policy.tier import Bar
 from reach.wire import subjects
 from reach.wire.audit import AuditEntry
 from reach.wire.registration import (
@@ -33,10 +36,13 @@ from reach.wire.registration import (
     Show,
     read_message,
 )
-from reach.wire.route import RouteEntry
+from reach.wire.route import Breaker, RouteEntry
 
 _READING: Final = frozenset({RouteVerb.EXPLAIN, RouteVerb.SHOW, RouteVerb.INSTANCES})
 """What changes nothing is not audited."""
+
+MOST_NAMED: Final = 20
+"""Instances that a message names."""
 
 C = TypeVar("C", bound=RouteCommand)
 
@@ -88,7 +94,8 @@ def _set(ask: Ask, command: RouteCommand) -> RouteAnswer:
         choice.weights[provider] = weight
         if weight == 1:
             del choice.weights[provider]
-    choice.limits |= command.limits
+    wanted = choice.limits | command.limits
+    choice.limits = {name: limit for name, limit in wanted.items() if name not in command.limits_off}
     if command.strategy is not None:
         choice.strategy = command.strategy
     if command.terms_off is not None:
@@ -149,8 +156,16 @@ def _breaker(ask: Ask, command: RouteCommand) -> RouteAnswer:
     }[ask.verb]
     told = f"the breaker of {command.provider} for {command.capability}"
     if command.dry_run:
-        message = f"{told} is {breaker.state} and would be {wanted}"
-        return RouteAnswer(in_force=False, message=message, before=before)
+        bar = Bar.FORCED if wanted is State.FORCED_OPEN else None
+        supposed = {command.provider: (Breaker(state=wanted.value), bar)}
+        plan = planner.look(command.capability, moment.now, moment.at_ms, breakers=supposed, trial=True)
+        return RouteAnswer(
+            in_force=False,
+            message=f"{told} is {breaker.state} and would be {wanted}",
+            before=before,
+            after=plan.entry,
+            tickets=plan.tickets.explain(),
+        )
     if wanted is State.FORCED_OPEN:
         breaker.force_open(why=f"{command.by} opened it{': ' if command.reason else ''}{command.reason}")
     elif wanted is State.DISABLED:
@@ -168,21 +183,26 @@ def _breaker(ask: Ask, command: RouteCommand) -> RouteAnswer:
 def _drain(ask: Ask, command: RouteCommand) -> RouteAnswer:
     command = _as(command, DrainInstances)
     governor = ask.governor
-    found = [
+    leases = governor.roster.leases
+    named = [
         member
         for member in governor.roster.members.values()
         if command.target in {member.name, member.card.agent_id}
-        and governor.roster.leases.weight(member.name)
     ]
+    found = [member for member in named if leases.weight(member.name)]
+    leaving = [member for member in named if leases.state(member.name) is Lease.LEFT]
+    if not found and leaving:
+        # As a second hook does, or one after a signal: whoever asks wants to know when they have left.
+        message = f"{_listed(leaving)} said goodbye before"
+        return RouteAnswer(message=message, instances=tuple(rows(governor, leaving, ask.moment)))
     if not found:
         raise SchemaInvalid(
             f"no instance or agent {command.target!r} is there; `reach ps` lists who is",
             reason=Reason.NOT_FOUND,
         )
-    names = tuple(sorted(member.name for member in found))
-    told = f"{len(names)} to leave: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"  # noqa: PLR2004
+    told = f"{len(found)} to leave: {_listed(found)}"
     if command.dry_run:
-        return RouteAnswer(in_force=False, message=told)
+        return RouteAnswer(in_force=False, message=told, instances=tuple(rows(governor, found, ask.moment)))
     for member in found:
         member.draining = True
         governor.roster.watch(member.name)
@@ -196,7 +216,12 @@ def _drain(ask: Ask, command: RouteCommand) -> RouteAnswer:
         )
         subject = subjects.ctl(member.name, OrderVerb.DRAIN)
         governor.outbox.append(Letter(subject, order.model_dump(exclude_none=True)))
-    return RouteAnswer(message=told, instances=tuple(rows(governor, found, ask.moment)))
+    return RouteAnswer(message=told, instances=tuple(rows(governor, [*found, *leaving], ask.moment)))
+
+
+def _listed(members: list[Member]) -> str:
+    names = sorted(member.name for member in members)
+    return ", ".join(names[:MOST_NAMED]) + (" …" if len(names) > MOST_NAMED else "")
 
 
 def _resync(ask: Ask, command: RouteCommand) -> RouteAnswer:

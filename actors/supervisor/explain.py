@@ -10,6 +10,7 @@ from actors.supervisor.letters import Moment
 from actors.supervisor.roster import Member
 from actors.supervisor.table import LanePlan, Plan
 from reach.policy.canary import belongs
+from reach.policy.lease import State
 from reach.policy.tier import Bar, Phase, may_use_last_resort
 from reach.wire.card import Card
 from reach.wire.registration import Explain, InstanceRow, LaneExplained, RouteAnswer
@@ -130,7 +131,10 @@ def _row(governor: Governor, member: Member, moment: Moment, *, why: str | None 
             weights[capability] = lane.factor(member.name)
             standing = lane.standings.get(member.name)
             told = told or ("" if standing is None else standing.why)
-    state = member.state or governor.roster.leases.state(member.name).value
+    lease = governor.roster.leases.state(member.name)
+    state = member.state or lease.value
+    if lease is State.LEFT and not member.linked:
+        state, told = lease.value, "it said goodbye"
     return InstanceRow(
         instance=member.name,
         agent_id=card.agent_id,

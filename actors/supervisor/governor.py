@@ -144,6 +144,7 @@ class Governor:
     def gone(self, gone: Gone, moment: Moment) -> None:
         """An instance's connection ended and did not come back."""
         change = self.roster.leases.gone(gone.instance, generation=gone.generation, now=moment.now)
+        self.roster.unlinked(gone.instance, gone.generation)
         if change is not None:
             self.orders.ended(gone.instance)
         self._changed([] if change is None else [change], moment)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from actors.supervisor.orders import Orders
@@ -18,12 +19,12 @@ from actors.supervisor.roster import Member, Roster
 from actors.supervisor.scribe import Scribe
 from actors.supervisor.table import Choice, LaneInput, LanePlan, Plan, differs, plan
 from actors.supervisor.verdicts import Verdicts
-from reach.policy.tier import Ladder
+from reach.policy.tier import Bar, Ladder
 from reach.policy.warmup import WARM_UP
 from reach.policy.weight import quality
 from reach.wire import codec
 from reach.wire.registration import ROUTES, route_key
-from reach.wire.route import Figures, RouteEntry
+from reach.wire.route import Breaker, Figures, RouteEntry
 
 PAUSE_S_PER_INSTANCE: Final = 50e-6
 """A capability is worked out at most once in so long: some 2 µs are spent on each instance, 4 % of the time."""
@@ -111,15 +112,28 @@ class Planner:
         return found
 
     def look(
-        self, capability: str, now: float, at_ms: int, *, choice: Choice | None = None, trial: bool = False
+        self,
+        capability: str,
+        now: float,
+        at_ms: int,
+        *,
+        choice: Choice | None = None,
+        breakers: Mapping[str, tuple[Breaker, Bar | None]] | None = None,
+        trial: bool = False,
     ) -> Plan:
-        """Work one capability out without consequences; `choice` in place of what operators set, for a trial."""
+        """Work one capability out without consequences.
+
+        For a trial `choice` stands in place of what operators set, `breakers` in that of what the lanes' say.
+        """
         roster = self._roster
         providers = [*roster.lanes(capability)]
         providers += [
             lane.provider for lane in self._entry_lanes(capability) if lane.provider not in providers
         ]
         inputs = {provider: self._input(provider, capability, now, at_ms) for provider in providers}
+        for provider, (told, bar) in (breakers or {}).items():
+            known = inputs.get(provider, LaneInput(provider=provider))
+            inputs[provider] = replace(known, breaker=told, bar=bar)
         ladder = self._ladders.setdefault(capability, Ladder())
         if trial:
             ladder = _twin(ladder, self.entries.get(capability), now)

@@ -44,6 +44,8 @@ class Member:
     busy: str | None = None
     failing: str | None = None
     draining: bool = False
+    linked: bool = True
+    """False once it has said goodbye and its connection has ended."""
     inflight: int = 0
     queue: int = 0
     cpu: float = 0.0
@@ -230,6 +232,7 @@ class Roster:
         member = self.members[card.instance]
         member.heard_at, member.server, member.connection = now, message.server, message.connection
         member.ended = None
+        member.linked = True
         self._odd.add(card.instance)
         self._note(member, heard.change, now)
         if heard.change is not None and heard.change.kind is Kind.REGISTERED:
@@ -300,6 +303,12 @@ class Roster:
             self._odd.discard(change.instance)
             del self.members[change.instance]
         return member
+
+    def unlinked(self, instance: str, generation: int) -> None:
+        """Note that its connection has ended: whoever said goodbye before has left for good."""
+        member = self.members.get(instance)
+        if member is not None and member.generation == generation:
+            member.linked = False
 
     # -- inside ---------------------------------------------------------------------------------------
 

@@ -222,7 +222,11 @@ def _weights(lanes: list[LanePlan], tiers: Tiers, choice: Choice) -> dict[str, f
         for name, member in lane.members.items()
         if canaries.belongs(choice.canary, version=member.card.version, labels=member.card.labels)
     ]
-    return canaries.factors(choice.canary, found, group=frozenset(group))
+    found = canaries.factors(choice.canary, found, group=frozenset(group))
+    total = math.fsum(found.values())
+    for lane in lanes:
+        lane.share = math.fsum(found.get(name, 0.0) for name in lane.members) / total if total > 0 else 0.0
+    return found
 
 
 def _in_use(lane: LanePlan, phase: Phase) -> bool:
@@ -251,6 +255,7 @@ def _told(lane: LanePlan, choice: Choice, now: float, at_ms: int) -> Lane:
         priority=lane.priority,
         instances=lane.instances,
         weight=lane.weight.value,
+        share=min(1.0, lane.share),
         terms=Terms(**lane.weight.as_map()),
         limit=choice.limits.get(lane.provider),
         breaker=lane.input.breaker,

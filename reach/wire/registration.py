@@ -220,8 +220,9 @@ class RouteCommand(_Message):
 class SetRoute(RouteCommand):
     """`reach.route.set`: what is named is changed, what is None stays.
 
-    `weights` are traffic weights by provider (1 is usual, 0 takes the lane out). `reset_quality` names providers
-    whose slow quality term begins anew at 1.
+    `weights` are traffic weights by provider (1 is usual, 0 takes the lane out); `limits` are calls at once, and
+    `limits_off` names providers that have none any more. `reset_quality` names those whose slow quality term begins
+    anew at 1.
     """
 
     capability: str
@@ -229,6 +230,7 @@ class SetRoute(RouteCommand):
     strategy: Strategy | None = None
     terms_off: tuple[TermName, ...] | None = None
     limits: dict[str, int] = Field(default_factory=dict)
+    limits_off: tuple[str, ...] = ()
     reset_quality: tuple[str, ...] = ()
 
 

@@ -78,7 +78,8 @@ class Lane(_Message):
     """One provider of the capability.
 
     `serves` is the name its instances are subscribed under, where that is a more general one (ROUTE-4).
-    `instances` counts those that take calls. `weight` is the product of `terms`.
+    `instances` counts those that take calls. `weight` is the product of `terms`; `share` is the part of all calls
+    that follows from it, tiers and canary included (0 to 1), as it was when this was written.
     """
 
     provider: str
@@ -86,6 +87,7 @@ class Lane(_Message):
     priority: int = 10
     instances: Whole = 0
     weight: float = Field(default=1.0, ge=0)
+    share: float = Field(default=0.0, ge=0, le=1)
     terms: Terms = Terms()
     limit: Count | None = None
     breaker: Breaker = Breaker()
