@@ -15,7 +15,7 @@ from reach.wire import codec, subjects
 
 if TYPE_CHECKING:
     from reach.bus.connection import Connection
-    from reach.bus.mux import Pending
+    from reach.bus.pending import Pending
 
 SUSPICION_S: Final = 0.15
 """A call without any frame for this long is in doubt (design, section 4); agents accept within 25 ms."""

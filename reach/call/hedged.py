@@ -17,7 +17,7 @@ from reach.policy.hedge import Hedge, due, plan
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
-    from reach.bus.mux import Pending
+    from reach.bus.pending import Pending
     from reach.call.call import Call
     from reach.call.lanes import Lane
     from reach.call.outbound import Outbound

@@ -43,7 +43,8 @@ from reach.wire.reply import Failure, Reply
 if TYPE_CHECKING:
     from reach.bus.blobs import Blobs
     from reach.bus.connection import Connection
-    from reach.bus.mux import Mux, Pending
+    from reach.bus.mux import Mux
+    from reach.bus.pending import Pending
     from reach.call.lanes import AnyPermit, Lane
     from reach.call.options import Options
     from reach.observe.metrics import Metrics

@@ -23,7 +23,7 @@ from reach.wire.reply import Failure, Reply
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reach.bus.mux import Pending
+    from reach.bus.pending import Pending
     from reach.call.options import Options
     from reach.call.outbound import Outbound
 
