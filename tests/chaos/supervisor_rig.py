@@ -213,6 +213,14 @@ class SupervisorRig:
         body = Register(card=card, **fields).model_dump(mode="json")
         return read_answer(await agent.request(subjects.REGISTER, codec.pack(body), timeout_s=2), Registered)
 
+    async def entered(self, context: Any) -> Any:
+        """Enter something that is left at the end."""
+        return await self._stack.enter_async_context(context)
+
+    def at_end(self, action: Callable[[], Any]) -> None:
+        """Have something awaited at the end."""
+        self._stack.push_async_callback(action)
+
     async def close(self) -> None:
         """End everything."""
         await self._stack.aclose()
