@@ -1,9 +1,9 @@
 """What everybody's outcomes say about each lane: breakers for all callers, and their probe permits (BREAK-3, BREAK-4).
 
-The breaker is the one that callers have (`reach.policy.breaker`), fed with digests instead of calls: of each, first
-the failures that were followed by a success, then the successes, then those at its end, so that ten failures in a
-row are ten in a row. Of a busy lane a sample of the same proportions is fed. A breaker's states that end by
-themselves are turned here, since nobody asks for a pass.
+The breaker is the one that callers have (`reach.policy.breaker`), fed with digests instead of calls: of each, the
+failures that were followed by a success evenly among the successes, then those at its end, so that ten failures in a
+row are ten in a row, and ten of a thousand calls are not. Of a busy lane a sample of the same proportions is fed. A
+breaker's states that end by themselves are turned here, since nobody asks for a pass.
 
 Only callers of ours can probe. A lane that nobody of theirs has called for a while closes without: plain NATS
 clients alone could never bring it back.
@@ -106,10 +106,13 @@ class Verdicts:
         part = min(1.0, MOST_FED / max(1, told.counted))
         failed, good = _scaled(told.failed, part), _scaled(told.ok, part)
         last = min(failed, told.failed_in_a_row)
-        self._fail(breaker, failed - last, span_s, now)
-        for latency_ms in _spread(latencies, good):
+        early, given = failed - last, 0
+        for number, latency_ms in enumerate(_spread(latencies, good), start=1):
+            due = early * number // good
+            self._fail(breaker, due - given, span_s, now)
+            given = due
             breaker.record(now, failed=False, latency_ms=latency_ms, jitter=self._chance())
-        self._fail(breaker, last, span_s, now)
+        self._fail(breaker, early - given + last, span_s, now)
         return breaker.state is not before
 
     def _fail(self, breaker: Breaker, count: int, span_s: float, now: float) -> None:

@@ -91,7 +91,7 @@ async def test_a_label_group_is_a_canary_too(rig: SupervisorRig) -> None:
             await rig.command(RouteVerb.CANARY, capability=CAPABILITY, canary=canary)
             await told(bus, lambda entry, n=percent: entry.canary is not None and entry.canary.percent == n)
             inner = {card.instance for card in bus.cards.cards(CAPABILITY) if card.labels}
-            shares = counted(await spread(bus, 1000), lambda reply: reply.instance in inner)
+            shares = counted(await spread(bus, 1000), lambda reply, group=inner: reply.instance in group)
             tell(f"{percent} %: {shares[True]:.1f} %")
             assert abs(shares[True] - percent) <= 1
 
