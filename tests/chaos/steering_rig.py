@@ -25,7 +25,7 @@ async def connected(rig: SupervisorRig) -> Bus:
     connecting = reach.connect(
         settings=rig.system.settings(Role.CALLER), recorder=Recorder(NullSink(), rate_per_s=1)
     )
-    bus = await rig.entered(connecting)
+    bus: Bus = await rig.entered(connecting)
     await bus.request(CAPABILITY, {})
     assert await bus._core.outbound.routes.ready(5)
     await bus.cards.instances(CAPABILITY)

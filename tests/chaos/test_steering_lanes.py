@@ -110,6 +110,7 @@ async def test_one_provider_of_two_that_fails_is_open_for_all_and_comes_back_by_
         await asyncio.sleep(1.0)  # What was under way, and the callers' word.
         before = bad.calls
         states: dict[str, float] = {}
+        probes = 0
         async with asyncio.timeout(20):
             while "closed" not in states:
                 entry = await rig.entry(CAPABILITY)

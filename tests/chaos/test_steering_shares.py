@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from reach.bus.keys import Role
 from reach.wire import codec
 from reach.wire.registration import RouteVerb
+from reach.wire.reply import Reply
+from reach.wire.route import RouteEntry
 from tests.chaos.steering_rig import CAPABILITY, connected, counted, spread, told
 from tests.chaos.supervisor_rig import SupervisorRig, agent, tell
 
@@ -26,6 +29,14 @@ async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
         yield rig
     finally:
         await rig.close()
+
+
+def _has_percent(percent: float, entry: RouteEntry) -> bool:
+    return entry.canary is not None and entry.canary.percent == percent
+
+
+def _is_in(group: set[str], reply: Reply) -> bool:
+    return reply.instance in group
 
 
 async def test_the_shares_of_lanes_are_their_weights(rig: SupervisorRig) -> None:
@@ -89,9 +100,9 @@ async def test_a_label_group_is_a_canary_too(rig: SupervisorRig) -> None:
         for percent in (20.0, 60.0):
             canary = {"labels": {"ring": "inner"}, "percent": percent}
             await rig.command(RouteVerb.CANARY, capability=CAPABILITY, canary=canary)
-            await told(bus, lambda entry, n=percent: entry.canary is not None and entry.canary.percent == n)
+            await told(bus, partial(_has_percent, percent))
             inner = {card.instance for card in bus.cards.cards(CAPABILITY) if card.labels}
-            shares = counted(await spread(bus, 1000), lambda reply, group=inner: reply.instance in group)
+            shares = counted(await spread(bus, 1000), partial(_is_in, inner))
             tell(f"{percent} %: {shares[True]:.1f} %")
             assert abs(shares[True] - percent) <= 1
 
