@@ -224,6 +224,8 @@ class Governor:
             return
         for lane, latencies in digest.lanes:
             judged = self._without_failing(lane, moment)
+            card = self.roster.card(lane.capability, lane.provider)
+            self.verdicts.breaker((lane.provider, lane.capability), slow_ms=card.slow_ms)
             if self.verdicts.feed(judged, latencies, span_s=digest.span_s, now=moment.now):
                 self._judged(lane.provider, lane.capability, moment)
             self.planner.told(lane.provider, lane.capability, moment.now)

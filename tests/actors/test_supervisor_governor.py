@@ -399,6 +399,15 @@ def test_success_and_latency_weigh(desk: Desk) -> None:
     assert 100 == reader.figures.calls
 
 
+def test_slow_is_what_the_owner_says(desk: Desk) -> None:
+    """BREAK-1: with `slow_ms` in the card, answers over it open the lane without a usual pace being known."""
+    desk.join("a", slow_ms=50)
+    desk.join("s", agent="spare", priority=20)
+    desk.told(ok=100, ms=80.0)
+    desk.tick()
+    assert "open" == desk.lane().breaker.state
+
+
 def test_figures_alone_do_not_write_the_table_all_the_time(desk: Desk) -> None:
     """Good traffic for twenty seconds is at most a new entry each five, though it is told each second."""
     desk.join("a")
