@@ -78,6 +78,15 @@ class Task:
         event.sequence = entry.sequence
         return await self._tasks.whole(event)
 
+    async def history(self) -> list[TaskEvent]:
+        """Read what has happened to it so far, in order, without waiting for more. Raises as `last`."""
+        entries = await _linked(self._tasks.stream.since(self.tenant, self.id, 0))
+        if not entries:
+            raise self._not_there()
+        for entry in entries:
+            entry.event.sequence = entry.sequence
+        return [await self._tasks.whole(entry.event) for entry in entries]
+
     async def end(self, *, timeout_s: float | None = None) -> TaskEvent:
         """Wait for its end, and give that event. Raises `CallTimeout` when it has not ended in time; it goes on."""
         loop = asyncio.get_running_loop()

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from random import random
 from typing import IO, TYPE_CHECKING, Any
 
+from reach import ids
 from reach.cli import output
+from reach.cli.batch import as_task
 from reach.cli.exits import usage
 from reach.cli.journal import Journal, Past
 from reach.cli.params import json_line
@@ -46,6 +48,7 @@ class Plan:
     stop_on_error: bool
     repeat_unsure: bool
     options: CallOptions
+    tasks: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +99,8 @@ class Sink:
         self._journal = journal
         self._rejects = rejects
         self.past = Past() if journal is None else journal.past
+        self.run = ids.new_id() if journal is None else journal.run
+        """Names this run and those that go on with it."""
 
     def sending(self, content: bytes) -> None:
         """Note that a line is about to be sent."""
@@ -121,6 +126,7 @@ class _Answer:
     line: Line
     reply: Reply
     unsure: bool = False
+    task_id: str | None = None
 
 
 async def convey(
@@ -166,7 +172,13 @@ class _Belt:
     async def _load(self, group: asyncio.TaskGroup) -> None:
         """Put lines on the belt, in order, as room allows."""
         past = self._sink.past
-        repeat = self._plan.repeat_unsure or len(past.sent) == past.answered or await self._is_idempotent()
+        # A task that is submitted again under its key is the task that it was.
+        repeat = (
+            self._plan.tasks
+            or self._plan.repeat_unsure
+            or len(past.sent) == past.answered
+            or await self._is_idempotent()
+        )
         index = 0
         async for line in self._feed.lines():
             past.check(index, line.content, line.number)
@@ -176,7 +188,7 @@ class _Belt:
                 await self._slots.acquire()
                 if not unsure:
                     self._sink.sending(line.content)
-                work = self._call(line) if not unsure or repeat else self._unsure(line)
+                work = self._call(line, index) if not unsure or repeat else self._unsure(line)
                 self._queue.put_nowait(group.create_task(work))
             index += 1
         if index < past.answered:
@@ -200,17 +212,31 @@ class _Belt:
         if not reply.ok:
             # Before the output line: a kill between the two then repeats the one that can be told apart.
             self._sink.reject(answer.line.content)
-        self._sink.write(output.compact(_output_line(answer.line.number, reply)))
+        self._sink.write(output.compact(_output_line(answer)))
         self._summary.answered += 1
         self._summary.failed += not reply.ok
         self._summary.unsure += answer.unsure
         self._progress.count(ok=reply.ok, position=answer.line.end)
 
-    async def _call(self, line: Line) -> _Answer:
+    async def _call(self, line: Line, index: int) -> _Answer:
         try:
+            if self._plan.tasks:
+                return await self._task(line, index)
             return _Answer(line, await self._answer(line))
         finally:
             self._slots.release()
+
+    async def _task(self, line: Line, index: int) -> _Answer:
+        plan = self._plan
+        try:
+            params = json_line(line.content)
+        except ReachError as error:
+            return _Answer(line, Reply(ok=False, error=Failure.of_error(error)))
+        key = f"{self._sink.run}-{index}"
+        reply, task_id = await as_task(
+            self._bus, plan.capability, params, plan.options, key=key, patience_s=plan.patience_s
+        )
+        return _Answer(line, reply, task_id=task_id)
 
     async def _unsure(self, line: Line) -> _Answer:
         self._slots.release()
@@ -250,12 +276,15 @@ def _wait_s(reply: Reply, attempt: int) -> float | None:
     return max(backoff_s, (error.retry_after_ms or 0) / 1000)
 
 
-def _output_line(number: int, reply: Reply) -> dict[str, Any]:
-    told: dict[str, Any] = {"line": number, "ok": reply.ok}
+def _output_line(answer: _Answer) -> dict[str, Any]:
+    reply = answer.reply
+    told: dict[str, Any] = {"line": answer.line.number, "ok": reply.ok}
     if reply.ok:
         told["data"] = reply.data
     else:
         told["error"] = (reply.error or Failure.of(Reason.UNMAPPED)).to_map()
+    if answer.task_id:
+        told["task_id"] = answer.task_id
     if reply.instance:
         told["instance"] = reply.instance
     if reply.reach_id:

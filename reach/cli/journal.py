@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from reach import ids
 from reach.cli.exits import Exit, Refusal, usage
 
 _VERSION = 1
@@ -51,10 +52,12 @@ class Past:
 class Journal:
     """An output file with its journal; both locked while a run lasts."""
 
-    def __init__(self, out: int, side: int, past: Past) -> None:
+    def __init__(self, out: int, side: int, past: Past, run: str) -> None:
         self._out = out
         self._side = side
         self.past = past
+        self.run = run
+        """A name that all runs of this output share."""
 
     @classmethod
     def open(cls, path: Path, *, capability: str, overwrite: bool = False) -> Self:
@@ -71,12 +74,12 @@ class Journal:
             if overwrite:
                 os.ftruncate(out, 0)
                 os.ftruncate(side, 0)
-            past = _past(path, out, side_path, side, capability=capability)
+            past, run = _past(path, out, side_path, side, capability=capability)
         except OSError as error:
             raise Refusal(
                 Exit.SETUP, f"{error.filename or path} cannot be written: {error.strerror}."
             ) from None
-        return cls(out, side, past)
+        return cls(out, side, past, run)
 
     def sending(self, content: bytes) -> None:
         """Note that a line is about to be sent. Raises `OSError`."""
@@ -108,7 +111,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
 # ------------------------------------------------------------------------------------------ reading the past
 
 
-def _past(path: Path, out: int, side_path: Path, side: int, *, capability: str) -> Past:
+def _past(path: Path, out: int, side_path: Path, side: int, *, capability: str) -> tuple[Past, str]:
     header, _, records = _read_all(side).partition(b"\n")
     begun_with = _capability(header)
     if begun_with is None:
@@ -118,8 +121,10 @@ def _past(path: Path, out: int, side_path: Path, side: int, *, capability: str) 
             raise usage(message, fix=f"Give another --out, or {_OVER}")
         os.ftruncate(side, 0)
         os.lseek(side, 0, os.SEEK_SET)
-        _write_all(side, json.dumps({"reach_pipe": _VERSION, "capability": capability}).encode() + b"\n")
-        return Past()
+        run = ids.new_id()
+        begun = {"reach_pipe": _VERSION, "capability": capability, "run": run}
+        _write_all(side, json.dumps(begun).encode() + b"\n")
+        return Past(), run
     if begun_with != capability:
         message = f"{path} was begun with {begun_with}, not {capability}."
         raise usage(message, fix=f"Give another --out, or {_OVER}")
@@ -131,7 +136,7 @@ def _past(path: Path, out: int, side_path: Path, side: int, *, capability: str) 
     if len(sent) < answered:
         message = f"{side_path} is damaged: it knows {len(sent)} lines, and {path} has {answered}."
         raise Refusal(Exit.SETUP, message, fix=f"Give another --out, or {_OVER}")
-    return Past(answered, failed, sent)
+    return Past(answered, failed, sent), _run(header)
 
 
 def _answered(path: Path, out: int) -> tuple[int, int]:
@@ -174,6 +179,11 @@ def _capability(header: bytes) -> str | None:
     if not isinstance(said, dict) or said.get("reach_pipe") != _VERSION:
         return None
     return str(said.get("capability", ""))
+
+
+def _run(header: bytes) -> str:
+    """Give the name that a run has had since it began; one that has none is named after how it began."""
+    return str(json.loads(header).get("run") or digest(header).hex())
 
 
 def _read_all(descriptor: int) -> bytes:

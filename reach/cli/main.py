@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, up
+from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, submit, task, up
 from reach.cli.dial import guarded
 
 SERVE = "Serve"
@@ -119,12 +119,13 @@ def _add(panel: str, name: str, command: Callable[..., Any], shown: Sequence[tup
     )(guarded(command))
 
 
-_NEEDS_ARGUMENTS = frozenset({"run", "call", "stream", "pipe"})
+_NEEDS_ARGUMENTS = frozenset({"run", "call", "stream", "submit", "pipe"})
 
 _add(SERVE, "up", up.up, up.EXAMPLES)
 _add(SERVE, "run", run.run, run.EXAMPLES)
 _add(CALL, "call", call.call, call.CALL_EXAMPLES)
 _add(CALL, "stream", call.stream, call.STREAM_EXAMPLES)
+_add(CALL, "submit", submit.submit, submit.EXAMPLES)
 _add(CALL, "pipe", pipe.pipe, pipe.EXAMPLES)
 _add(LOOK, "ps", look.ps, look.PS_EXAMPLES)
 _add(LOOK, "caps", look.caps, look.CAPS_EXAMPLES)
@@ -146,6 +147,19 @@ for _name, _command, _shown in (
         guarded(_command)
     )
 app.add_typer(_schema, rich_help_panel=LOOK)
+
+_task = typer.Typer(
+    name="task",
+    cls=_Group,
+    help="Tasks: list, follow, cancel, answer, submit anew; and their callbacks.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+for _name, _command, _shown in task.COMMANDS:
+    _task.command(_name, cls=_Command, help=prose(_command.__doc__), epilog=examples(_shown))(
+        guarded(_command)
+    )
+app.add_typer(_task, rich_help_panel=CALL)
 
 
 def main() -> None:

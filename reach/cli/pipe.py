@@ -38,6 +38,10 @@ EXAMPLES = (
         "64 at a time; the input lines that failed go to a file of their own",
         "reach pipe greet -n 64 --errors failed.jsonl < in.jsonl > out.jsonl",
     ),
+    (
+        "Long work: each line a task; can be interrupted, and goes on",
+        "reach pipe ledger.reconcile --tasks --in in.jsonl --out out.jsonl",
+    ),
     ("Only the results", "reach pipe greet < in.jsonl | jq -c 'select(.ok).data'"),
 )
 
@@ -87,6 +91,12 @@ def pipe(
             "--patience", metavar="TIME", help="How long to wait for an agent that is full or reconnecting."
         ),
     ] = _PATIENCE,
+    tasks: Annotated[
+        bool,
+        typer.Option(
+            "--tasks", help="Submit each line as a task, and wait for its end, however long that takes."
+        ),
+    ] = False,
     timeout: opt.Timeout = None,
     target: opt.Target = None,
     require: opt.Require = None,
@@ -108,7 +118,10 @@ def pipe(
 
     if out is None and (overwrite or repeat_unsure):
         raise usage("--overwrite and --repeat-unsure belong to --out.")
+    if tasks and (target is not None or require or prefer):
+        raise usage("--target, --require and --prefer are for calls: the queue of tasks picks the worker.")
     plan = Plan(
+        tasks=tasks,
         capability=capability,
         concurrency=concurrency,
         patience_s=duration(patience, option="--patience"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, up
+from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, submit, task, up
 from reach.cli.exits import Exit
 from reach.cli.main import app
 from tests.cli.terminal import COMMAND, environment
@@ -22,6 +22,8 @@ COMMANDS = {
     ("run",): run.EXAMPLES,
     ("call",): call.CALL_EXAMPLES,
     ("stream",): call.STREAM_EXAMPLES,
+    ("submit",): submit.EXAMPLES,
+    **{("task", name): shown for name, _, shown in task.COMMANDS},
     ("pipe",): pipe.EXAMPLES,
     ("ps",): look.PS_EXAMPLES,
     ("caps",): look.CAPS_EXAMPLES,
