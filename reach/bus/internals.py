@@ -20,7 +20,7 @@ from nats.protocol import command
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from reach.bus.framing import Delivery, deliver
-from reach.errors import LinkDown
+from reach.errors import LinkDown, NameRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +176,9 @@ class NatsLink(Client):
     # -- sending -------------------------------------------------------------------------------------
 
     def send(self, subject: str, reply: str, data: bytes) -> None:
-        """Publish without waiting. Raises `LinkDown` when the link is not up."""
+        """Publish without waiting. Raises `LinkDown` when the link is not up, `NameRefused` for what is no subject."""
+        if " " in subject or not subject.isprintable():
+            raise _no_subject(subject)
         self.put(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data))
 
     def put(self, line: bytes) -> None:
@@ -190,9 +192,11 @@ class NatsLink(Client):
             self._running_loop.call_soon(self.write_out)
 
     def send_with_headers(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
-        """Publish with an already encoded header block. Raises `LinkDown` when the link is not up."""
+        """Publish with an already encoded header block. Raises what `send` raises."""
         if self._status != Client.CONNECTED:
             raise LinkDown
+        if " " in subject or not subject.isprintable():
+            raise _no_subject(subject)
         size = len(headers)
         head = b"HPUB %b %b %d %d\r\n" % (subject.encode(), reply.encode(), size, size + len(data))
         self._enqueue(head + headers + data + b"\r\n")
@@ -337,3 +341,8 @@ class NatsLink(Client):
         for pong in pongs:
             if not pong.done():
                 pong.set_result(False)
+
+
+def _no_subject(subject: str) -> NameRefused:
+    """Say why a subject is not published to: it would be read as a line of the protocol, or end the link."""
+    return NameRefused(f"{subject[:80]!r} is no subject: it holds a space or a control character")

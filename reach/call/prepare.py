@@ -16,7 +16,7 @@ from reach import ids
 from reach.call.call import Call
 from reach.call.context import NOTHING_AROUND, current
 from reach.call.scopes import scope_deadline
-from reach.wire import codec
+from reach.wire import codec, names
 from reach.wire.envelope import MAX_CHAIN, Envelope, is_envelope
 from reach.wire.trace import Hop, Trace
 
@@ -44,10 +44,16 @@ def parameters_of(given: object) -> dict[str, Any]:
 
 
 def envelope_of(given: object) -> Envelope:
-    """Give a fresh envelope for what a caller passed; the caller's own object is never changed."""
+    """Give a fresh envelope for what a caller passed; the caller's own object is never changed.
+
+    Raises `NameRefused` for a name in it that cannot stand in a subject.
+    """
     if type(given) is dict and "payload" not in given:
         return Envelope(given if codec.is_plain(given) else codec.wire_form(given))
     if isinstance(given, Envelope):
+        for name, value in _names_in(given):
+            if value is not None:
+                names.token(value, name)
         # A new id: an envelope that is sent twice is two calls, and a reply must find the right one.
         return Envelope(
             payload=codec.wire_form(given.payload),
@@ -68,6 +74,16 @@ def envelope_of(given: object) -> Envelope:
     if isinstance(given, dict) and is_envelope(given):
         return envelope_of(Envelope.from_map(given))
     return Envelope(payload=parameters_of(given))
+
+
+def _names_in(given: Envelope) -> tuple[tuple[str, str | None], ...]:
+    """Give what of an envelope comes to stand in subjects. Options of the same names were checked before."""
+    return (
+        ("target", given.target),
+        ("session_id", given.session_id),
+        ("task_id", given.task_id),
+        ("tenant", given.tenant),
+    )
 
 
 def prepare(

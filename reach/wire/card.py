@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reach.wire.names import CapabilityName, Token
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -40,7 +42,7 @@ class Limits(_Message):
 class CapabilityCard(_Message):
     """One capability of one agent. Schemas are JSON Schema (top level is checked by callers)."""
 
-    tag: str
+    tag: CapabilityName
     description: str = ""
     kind: Literal["request", "stream", "task"] = "request"
     weight: float = Field(default=1.0, ge=0)
@@ -59,8 +61,8 @@ class CapabilityCard(_Message):
 class Card(_Message):
     """One instance of one agent. `generation` is its start in epoch milliseconds."""
 
-    agent_id: str
-    instance: str
+    agent_id: Token
+    instance: Token
     generation: int
     version: str = "0.0.0"
     display_name: str = ""

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
+from reach.wire import names
 from reach.wire.reply import Failure
 from reach.wire.whole import whole
 
@@ -56,9 +57,18 @@ class Frame(Struct, gc=False):
                 return cls(stream_id, seq, kind)
             if type(body) is not dict:
                 raise ValueError(f"the {kind} of a frame is a map")
+            if kind == "accepted":
+                _check_name(body.get("instance"))
             return cls(stream_id, seq, kind, body)
         raise ValueError(f"a frame holds one of {', '.join(_KINDS)}")
 
     def failure(self) -> Failure:
         """Give the failure of an error frame."""
         return Failure.from_map(self.body if isinstance(self.body, dict) else {})
+
+
+def _check_name(instance: object) -> None:
+    """Check the name of who accepted: its caller publishes to a subject with it. Raises `ValueError`."""
+    if type(instance) is not str:
+        raise ValueError("who accepted has a text for its instance")
+    names.token(instance, "instance")

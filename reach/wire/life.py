@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reach.wire.names import Token
 from reach.wire.whole import Whole
 
 
@@ -26,8 +27,8 @@ class Heartbeat(_Message):
     order it followed last and what it holds, so that a lost order is found out.
     """
 
-    agent_id: str
-    instance: str
+    agent_id: Token
+    instance: Token
     generation: int = Field(ge=0)
     at: int = Field(ge=0)
     ready: bool = True
@@ -46,8 +47,8 @@ class Heartbeat(_Message):
 class Goodbye(_Message):
     """An instance leaves in good order: it takes no new work, and its lease need not run out."""
 
-    agent_id: str
-    instance: str
+    agent_id: Token
+    instance: Token
     generation: int = Field(ge=0)
     at: int = Field(ge=0)
     reason: Literal["stop", "drain"] = "stop"
@@ -59,7 +60,7 @@ class Gone(_Message):
     `capabilities` names what it served, where whoever reports it knows; empty means "not known".
     """
 
-    instance: str
+    instance: Token
     generation: int = Field(ge=0)
     at: int = Field(ge=0)
     cause: Literal["disconnected", "kicked", "lease"] = "disconnected"

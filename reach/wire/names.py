@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from reach.errors import NameRefused
 
@@ -76,6 +79,19 @@ def token(name: str, what: str = "name") -> str:
     if not _TOKEN.fullmatch(name):
         raise _refuse(what, name, "it is one token of [A-Za-z0-9_-]", _nearest(name, dots=False))
     return name
+
+
+def _bare(name: str) -> str:
+    if capability(name) != name:
+        raise _refuse("capability name", name, "it is written without 'cap.' here", capability(name))
+    return name
+
+
+Token = Annotated[str, AfterValidator(token)]
+"""A field of a message that holds a one-token name: whoever reads it will put it into a subject."""
+
+CapabilityName = Annotated[str, AfterValidator(_bare)]
+"""A field of a message that holds the name of a capability, for the same reason."""
 
 
 def header_value(value: str, what: str = "header value") -> str:

@@ -156,6 +156,18 @@ async def test_case_7_header_values_round_trip_or_are_refused(system) -> None:
             caller.publish("cap.conn.headers", b"", headers={"Tenant": True})
 
 
+async def test_what_is_no_subject_is_refused_and_the_connection_lives(system) -> None:
+    """CALL-9: a space or a line break in a subject would be another line of the protocol, sent in our name."""
+    async with system.connection() as caller:
+        for subject in ("cap.a b", "cap.a 0\r\n\r\nPUB cap.b", "cap.a\t", "cap.a\x00"):
+            with pytest.raises(NameRefused, match="is no subject"):
+                caller.publish(subject, b"")
+            with pytest.raises(NameRefused, match="is no subject"):
+                caller.publish(subject, b"", headers={"Tenant": "Zoë"})
+        await caller.flush()
+        assert (caller.connected, caller.epoch) == (True, 1)
+
+
 async def test_withdrawing_under_load_loses_nothing(system) -> None:
     """LIFE-7: an instance that leaves and returns under load leaves no request unanswered, another one staying."""
     answered = 0

@@ -12,8 +12,10 @@ import pytest
 from pydantic import BaseModel
 
 import reach
+from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.faults import FAULTS, Code, Executed, Reason
+from reach.wire import codec
 from tests.runtime.fleet import Fleet
 
 CALM = FAULTS[Code.CONN_REFUSED, Reason.NO_RESPONDERS].en
@@ -303,6 +305,33 @@ async def test_a_name_that_fits_no_subject_is_refused_with_the_nearest_that_woul
     with pytest.raises(reach.NameRefused) as refused:
         await bus.request("Echo.Say", {})
     assert "echo.say" == refused.value.nearest
+
+
+async def test_names_inside_an_envelope_are_checked_as_options_are(fleet: Fleet) -> None:
+    """CALL-9: an envelope may come from anywhere, and its `target` goes into a subject."""
+    bus = await fleet.connect()
+    for name in ("target", "session_id", "task_id", "tenant"):
+        with pytest.raises(reach.NameRefused, match=name):
+            await bus.request("echo.say", reach.Envelope(payload={}, **{name: "x 0\r\n\r\nPUB y"}))
+        with pytest.raises(reach.NameRefused, match=name):
+            await bus.request("echo.say", {"version": 1, "message_id": "m", "payload": {}, name: "a b"})
+
+
+async def test_nobody_can_accept_a_call_under_a_name_that_is_an_order(fleet: Fleet) -> None:
+    """CALL-9: who accepts under a name that is none has not answered as promised; the caller's link lives on."""
+    connection = await fleet.connection(Role.AGENT)
+
+    def accept(asked: Delivery) -> None:
+        body = {"instance": "x 0\r\n\r\nPUB y", "generation": 1}
+        connection.publish(asked.reply, codec.pack_plain({"stream_id": "m", "seq": 0, "accepted": body}))
+
+    connection.subscribe("cap.sly.accept", accept, queue="reach")
+    await connection.flush()
+    bus = await fleet.connect()
+    reply = await bus.request("sly.accept", timeout_s=5)
+    assert reply.error is not None
+    assert Reason.NON_JSON_BODY == reply.error.reason
+    assert Reason.NON_JSON_BODY == (await bus.request("sly.accept", timeout_s=5)).error.reason
 
 
 async def test_a_tenant_with_an_accent_is_refused_as_token_and_kept_as_text(fleet: Fleet) -> None:
