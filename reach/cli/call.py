@@ -7,7 +7,7 @@ and its kind becomes the exit code. With `--json` all of it is one document (or 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -123,7 +123,6 @@ def call_options(
     no_retry: bool = False,
 ) -> CallOptions:
     """Turn what was typed into options of a call. Raises `Refusal`."""
-    from reach.cli.exits import usage
     from reach.cli.params import duration, pairs
 
     chosen: CallOptions = {}
@@ -137,19 +136,25 @@ def call_options(
         chosen["prefer"] = preferred
     if key is not None:
         chosen["idempotency_key"] = key
-    match priority:
-        case None:
-            pass
-        case "core" | "normal" | "offline":
-            chosen["priority"] = priority
-        case _:
-            message = f"--priority {priority!r} is none."
-            raise usage(message, fix="Right would be: --priority core, normal or offline")
+    if (ranked := priority_of(priority)) is not None:
+        chosen["priority"] = ranked
     if session is not None:
         chosen["session_id"] = session
     if no_retry:
         chosen["retry"] = False
     return chosen
+
+
+def priority_of(text: str | None) -> Literal["core", "normal", "offline"] | None:
+    """Read a `--priority`. Raises `Refusal`."""
+    match text:
+        case None | "core" | "normal" | "offline":
+            return text
+        case _:
+            from reach.cli.exits import usage
+
+            message = f"--priority {text!r} is none."
+            raise usage(message, fix="Right would be: --priority core, normal or offline")
 
 
 def hints(capability: str, failure: Failure) -> tuple[str, ...]:

@@ -35,6 +35,14 @@ def complete_agent(incomplete: str) -> list[tuple[str, str]]:
     )
 
 
+def complete_instance(incomplete: str) -> list[tuple[str, str]]:
+    """Offer agents, and their instances."""
+    cards = _cards()
+    found = {card.agent_id: card.display_name for card in cards}
+    found |= {card.instance: card.version for card in cards}
+    return sorted((name, about) for name, about in found.items() if name.startswith(incomplete))
+
+
 def _cards() -> list[Card]:
     try:
         # All of what is needed before the clock runs: importing takes longer than asking.

@@ -37,12 +37,12 @@ class Exit(IntEnum):
 
 _MEANINGS = {
     Exit.OK: "done",
-    Exit.FAILED: "failed: the call, a line of `pipe`, or a check of `doctor`",
+    Exit.FAILED: "failed: the call, the command, a line of `pipe`, or a check of `doctor`",
     Exit.USAGE: "the command line is wrong: an option, a parameter or a name",
     Exit.NO_CONNECTION: "no way to NATS: none found, none reachable, or it refused us",
     Exit.SETUP: "cannot start: a folder, port, disk, program or agent is not right",
-    Exit.UNSURE: "the call failed and may have been executed: check before repeating",
-    Exit.LATER: "the call was not executed and may be repeated: try again later",
+    Exit.UNSURE: "it failed and may have been executed: check before repeating",
+    Exit.LATER: "it was not executed and may be repeated: try again later",
     Exit.INTERRUPTED: "ended by Ctrl-C",
     Exit.PIPE_CLOSED: "the reader of the output went away, as in `reach … | head`",
 }

@@ -15,12 +15,29 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, submit, task, up
+from reach.cli import (
+    bench,
+    call,
+    caps,
+    doctor,
+    drain,
+    exits,
+    pipe,
+    ps,
+    route,
+    route_look,
+    run,
+    schema,
+    submit,
+    task,
+    up,
+)
 from reach.cli.dial import guarded
 
 SERVE = "Serve"
 CALL = "Call"
 LOOK = "Look"
+STEER = "Steer"
 CHECK = "Check and measure"
 
 _WELCOME = """Agent-Reach: call what agents can do, over NATS.
@@ -119,7 +136,7 @@ def _add(panel: str, name: str, command: Callable[..., Any], shown: Sequence[tup
     )(guarded(command))
 
 
-_NEEDS_ARGUMENTS = frozenset({"run", "call", "stream", "submit", "pipe"})
+_NEEDS_ARGUMENTS = frozenset({"run", "call", "stream", "submit", "pipe", "drain"})
 
 _add(SERVE, "up", up.up, up.EXAMPLES)
 _add(SERVE, "run", run.run, run.EXAMPLES)
@@ -127,39 +144,54 @@ _add(CALL, "call", call.call, call.CALL_EXAMPLES)
 _add(CALL, "stream", call.stream, call.STREAM_EXAMPLES)
 _add(CALL, "submit", submit.submit, submit.EXAMPLES)
 _add(CALL, "pipe", pipe.pipe, pipe.EXAMPLES)
-_add(LOOK, "ps", look.ps, look.PS_EXAMPLES)
-_add(LOOK, "caps", look.caps, look.CAPS_EXAMPLES)
+_add(LOOK, "ps", ps.ps, ps.EXAMPLES)
+_add(LOOK, "caps", caps.caps, caps.EXAMPLES)
+_add(STEER, "drain", drain.drain, drain.EXAMPLES)
 _add(CHECK, "doctor", doctor.doctor, doctor.EXAMPLES)
 _add(CHECK, "bench", bench.bench, bench.EXAMPLES)
 
-_schema = typer.Typer(
-    name="schema",
-    cls=_Group,
-    help="The published contract: JSON Schema and AsyncAPI of every message.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
-for _name, _command, _shown in (
-    ("export", schema.export, schema.EXPORT_EXAMPLES),
-    ("show", schema.show, schema.SHOW_EXAMPLES),
-):
-    _schema.command(_name, cls=_Command, help=prose(_command.__doc__), epilog=examples(_shown))(
-        guarded(_command)
-    )
-app.add_typer(_schema, rich_help_panel=LOOK)
 
-_task = typer.Typer(
-    name="task",
-    cls=_Group,
-    help="Tasks: list, follow, cancel, answer, submit anew; and their callbacks.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+def _add_group(
+    panel: str,
+    name: str,
+    about: str,
+    commands: Sequence[tuple[str, Callable[..., Any], Sequence[tuple[str, str]]]],
+) -> None:
+    group = typer.Typer(name=name, cls=_Group, help=about, no_args_is_help=True, rich_markup_mode="rich")
+    for own_name, command, shown in commands:
+        group.command(own_name, cls=_Command, help=prose(command.__doc__), epilog=examples(shown))(
+            guarded(command)
+        )
+    app.add_typer(group, rich_help_panel=panel)
+
+
+_add_group(
+    CALL, "task", "Tasks: list, follow, cancel, answer, submit anew; and their callbacks.", task.COMMANDS
 )
-for _name, _command, _shown in task.COMMANDS:
-    _task.command(_name, cls=_Command, help=prose(_command.__doc__), epilog=examples(_shown))(
-        guarded(_command)
-    )
-app.add_typer(_task, rich_help_panel=CALL)
+_add_group(
+    LOOK,
+    "schema",
+    "The published contract: JSON Schema and AsyncAPI of every message.",
+    (
+        ("export", schema.export, schema.EXPORT_EXAMPLES),
+        ("show", schema.show, schema.SHOW_EXAMPLES),
+    ),
+)
+_add_group(
+    STEER,
+    "route",
+    "Where calls go: look, explain, and change it for all callers at once.",
+    (
+        ("show", route_look.show, route_look.SHOW_EXAMPLES),
+        ("explain", route_look.explain, route_look.EXPLAIN_EXAMPLES),
+        ("set", route.set_, route.SET_EXAMPLES),
+        ("canary", route.canary, route.CANARY_EXAMPLES),
+        ("open", route.open_, route.OPEN_EXAMPLES),
+        ("close", route.close, route.CLOSE_EXAMPLES),
+        ("disable", route.disable, route.DISABLE_EXAMPLES),
+        ("resync", route.resync, route.RESYNC_EXAMPLES),
+    ),
+)
 
 
 def main() -> None:

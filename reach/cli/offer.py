@@ -132,8 +132,8 @@ def _resolved(node: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, 
     return node
 
 
-def described(offer: Offer) -> RenderableType:
-    """Show a capability to a person."""
+def described(offer: Offer, *, lanes: RenderableType | None = None) -> RenderableType:
+    """Show a capability to a person, and its lanes where anybody leads calls."""
     from rich.console import Group
     from rich.text import Text
 
@@ -156,6 +156,8 @@ def described(offer: Offer) -> RenderableType:
         facts.append(("at once", f"{card.max_concurrency} an instance"))
     parts.append(Text(""))
     parts += [Text(f"{name:<11} ", style="dim").append(value, style="none") for name, value in facts]
+    if lanes is not None:
+        parts += [Text(""), lanes]
     parts.append(Text(""))
     if found:
         rows = [(one.name, one.takes, one.need, one.description) for one in found]

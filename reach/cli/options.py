@@ -9,6 +9,7 @@ import typer
 from reach.cli.completion import complete_agent, complete_capability
 
 CALL_OPTIONS = "About the call"
+CHANGE_OPTIONS = "About the change"
 OUTPUT_OPTIONS = "Output"
 CONNECTION_OPTIONS = "Connection"
 
@@ -34,6 +35,24 @@ Verbose = Annotated[
     ),
 ]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again each second, until Ctrl-C.")]
+
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Change nothing: say what would follow.", rich_help_panel=CHANGE_OPTIONS),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Why, for the audit.", rich_help_panel=CHANGE_OPTIONS),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        metavar="NAME",
+        help="Who, for the audit; user@host where not given.",
+        rich_help_panel=CHANGE_OPTIONS,
+    ),
+]
 
 Capability = Annotated[
     str,

@@ -257,6 +257,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def sentence(text: str) -> str:
+    """Give a message as a sentence: a capital in front, a full stop at the end."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
+
+
 def age(seconds: float) -> str:
     """Give a span of time as people say it: `12s`, `5m 3s`, `2h 5m`, `3d 4h`."""
     whole = max(0, int(seconds))

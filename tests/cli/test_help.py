@@ -6,18 +6,35 @@ import re
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from reach.cli import bench, call, doctor, exits, look, pipe, run, schema, submit, task, up
+from reach.cli import (
+    bench,
+    call,
+    caps,
+    doctor,
+    drain,
+    exits,
+    pipe,
+    ps,
+    route,
+    route_look,
+    run,
+    schema,
+    submit,
+    task,
+    up,
+)
 from reach.cli.exits import Exit
 from reach.cli.main import app
 from tests.cli.terminal import COMMAND, environment
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = {
+COMMANDS: dict[tuple[str, ...], Sequence[tuple[str, str]]] = {
     ("up",): up.EXAMPLES,
     ("run",): run.EXAMPLES,
     ("call",): call.CALL_EXAMPLES,
@@ -25,8 +42,17 @@ COMMANDS = {
     ("submit",): submit.EXAMPLES,
     **{("task", name): shown for name, _, shown in task.COMMANDS},
     ("pipe",): pipe.EXAMPLES,
-    ("ps",): look.PS_EXAMPLES,
-    ("caps",): look.CAPS_EXAMPLES,
+    ("ps",): ps.EXAMPLES,
+    ("caps",): caps.EXAMPLES,
+    ("route", "show"): route_look.SHOW_EXAMPLES,
+    ("route", "explain"): route_look.EXPLAIN_EXAMPLES,
+    ("route", "set"): route.SET_EXAMPLES,
+    ("route", "canary"): route.CANARY_EXAMPLES,
+    ("route", "open"): route.OPEN_EXAMPLES,
+    ("route", "close"): route.CLOSE_EXAMPLES,
+    ("route", "disable"): route.DISABLE_EXAMPLES,
+    ("route", "resync"): route.RESYNC_EXAMPLES,
+    ("drain",): drain.EXAMPLES,
     ("doctor",): doctor.EXAMPLES,
     ("bench",): bench.EXAMPLES,
     ("schema", "export"): schema.EXPORT_EXAMPLES,
@@ -45,9 +71,10 @@ def shown(*arguments: str) -> str:
 def test_help_groups_the_commands() -> None:
     """`reach --help` lists every command under the heading of what it is for."""
     text = shown()
-    found = [text.index(heading) for heading in (" Serve ", " Call ", " Look ", " Check and measure ")]
+    headings = (" Serve ", " Call ", " Look ", " Steer ", " Check and measure ")
+    found = [text.index(heading) for heading in headings]
     assert sorted(found) == found
-    for command in ("up", "run", "call", "stream", "pipe", "ps", "caps", "schema", "doctor", "bench"):
+    for command in {names[0] for names in COMMANDS}:
         assert f" {command} " in text
 
 

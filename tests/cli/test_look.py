@@ -18,12 +18,15 @@ class TestWithAnAgent:
     """Where an agent serves."""
 
     def test_ps_shows_each_instance(self, at_bus: Reach, shop: str) -> None:
-        """A line an instance: agent, version, what it serves, since when, and its figures."""
+        """A line an instance; what only a supervisor knows is left open, and that there is none is said."""
         at_bus("call", "text.upper", "text=x")
-        header, *lines = at_bus("ps").stdout.splitlines()
-        assert "AGENT INSTANCE VERSION SERVES UP IN WORK CALLS ERRORS" == " ".join(header.split())
+        done = at_bus("ps")
+        header, *lines = done.stdout.splitlines()
+        expected = "INSTANCE VERSION STATE WEIGHT TICKETS IN WORK CPU UP CALLS ERRORS SERVES"
+        assert expected == " ".join(header.split())
         (line,) = [line for line in lines if shop in line]
-        assert ["shop", shop, "1.2.0"] == line.split()[:3]
+        assert [shop, "1.2.0", "-", "-", "-", "0", "-"] == line.split()[:7]
+        assert "No supervisor answers" in done.stderr
 
     def test_ps_as_json(self, at_bus: Reach, shop: str) -> None:
         """Programs get every instance with its figures."""
@@ -35,11 +38,11 @@ class TestWithAnAgent:
         assert ("shop", "sales", {"tier": "gold"}) == (after["agent"], after["owner"], after["labels"])
 
     def test_caps_lists_what_can_be_called(self, at_bus: Reach) -> None:
-        """A line a capability: its kind, who serves it, whether it is idempotent, what it does."""
+        """A line a capability and agent: its kind, whether it is idempotent, what it does."""
         lines = at_bus("caps").stdout.splitlines()
         (price,) = [line for line in lines if line.startswith("order.price")]
         (count,) = [line for line in lines if line.startswith("count")]
-        assert price.split()[:3] == ["order.price", "request", "shop"]
+        assert price.split()[:7] == ["order.price", "request", "shop", "1", "10", "-", "-"]
         assert "yes" in price
         assert "Price of an order." in price
         assert count.split()[:3] == ["count", "stream", "shop"]
