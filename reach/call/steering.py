@@ -140,6 +140,7 @@ class Steering:
         if (
             found.plain
             and not call.attempts
+            and call.avoid is None
             and capability not in lanes.troubled
             and capability not in lanes.shunned
             and (call.card is None or call.card.limits is None)
