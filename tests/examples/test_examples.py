@@ -6,12 +6,17 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
+from standardwebhooks import Webhook
 
+from reach.runtime.platform import READY, platform_command
 from reach.testing import Harness
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,6 +189,74 @@ def test_plain_nats_client(served: Served, ran: Ran, reach_harness: Harness) -> 
         "True Hello, Ada! from greeter",
         "SCHEMA_INVALID SCHEMA fix_params",
     ]
+
+
+def test_a_task_with_progress_and_a_question(served: Served, ran: Ran) -> None:
+    """It tells how far it is, asks, and goes on when answered; run again it is the same task; watchers see its end."""
+    served("examples.reconcile:agent")
+    said = ran("examples/month_end.py").splitlines()
+    assert "25% matched 99 of 400" == said[0]
+    assert "release [17] of 2025-01?" in said
+    assert "{'period': '2025-01', 'matched': 399, 'released': [17]}" == said[-1]
+    assert said[-1] == ran("examples/month_end.py").splitlines()[-1]
+    assert "ledger.reconcile completed alive\n" == ran("examples/task_watcher.py", "1")
+
+
+def test_a_pipeline_with_a_plain_client(served: Served, ran: Ran, reach_harness: Harness) -> None:
+    """A NATS client alone calls, submits, follows and cancels."""
+    served("examples.greeter:agent examples.reconcile:agent")
+    key = reach_harness.home / "keys" / "caller.nk"
+    assert ran("examples/plain_pipeline.py", reach_harness.url, str(key)).splitlines() == [
+        "Hello, Ada!",
+        "kept by REACH_TASK_EVENTS",
+        "queued",
+        "running",
+        "input_required",
+        "cancelled",
+    ]
+
+
+def test_a_receiver_of_callbacks(
+    served: Served, ran: Ran, reach_harness: Harness, unused_tcp_port: int
+) -> None:
+    """The platform's callback is genuine, and one that somebody else signed is refused."""
+    served("examples.reconcile:agent")
+    env = {**shell_env(reach_harness), "REACH_OUTWARD_ALLOW": "127.0.0.1"}
+    here = f"http://127.0.0.1:{unused_tcp_port}/"
+    with ExitStack() as stack:
+        command = platform_command(reach_harness.home, watch_stdin=True)
+        platform = stack.enter_context(program(command, env))
+        assert READY in platform.stdout.readline()
+        secret = ran("reach", "task", "secret").strip()
+        command = [sys.executable, "examples/webhook_receiver.py", str(unused_tcp_port), secret]
+        receiver = stack.enter_context(program(command, env))
+        forged = Webhook("whsec_" + "A" * 32).sign("x", datetime.now(UTC), "{}")
+        headers = {"webhook-id": "x", "webhook-timestamp": str(int(time.time())), "webhook-signature": forged}
+        for _ in range(100):
+            try:
+                answer = httpx.post(here, content=b"{}", headers=headers)
+                break
+            except httpx.ConnectError:
+                time.sleep(0.1)
+        task = ran("reach", "submit", "ledger.reconcile", "period=2025-03", "--callback", here).splitlines()[
+            0
+        ]
+        ran("reach", "task", "cancel", task)
+        told = receiver.stdout.readline()
+    assert 401 == answer.status_code
+    assert f"reach.task.cancelled {task} None\n" == told
+
+
+@contextmanager
+def program(command: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A program of its own, with pipes, ended afterwards."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=ROOT, env=env, text=True, **pipes)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=LIMIT_S)
 
 
 def test_testing_ones_own_agent(ran: Ran) -> None:
