@@ -100,7 +100,21 @@ class Crowd:
     """Instances that one draw is among, and the lane of each."""
 
     picker: pick.Picker
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, Part]
+    ways: dict[str, Route] = field(default_factory=dict)
+
+    def way(self, name: str) -> Route:
+        """Give the way to a drawn name, made at first use."""
+        found = self.ways.get(name)
+        if found is None:
+            part = self.parts[name]
+            capability = part.told.serves or part.lane.capability
+            if name.startswith(WHOLE_LANE):
+                found = Route(part.route.subject, None, part.lane, None, part.level)
+            else:
+                found = Route(subjects.inst(name, capability), name, part.lane, None, part.level)
+            self.ways[name] = found
+        return found
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, limit_of, nobody
 from reach.call.permits import AskFirst
-from reach.call.plan import WHOLE_LANE, Asker, Crowd, Part, Plan, crowd, plan
+from reach.call.plan import Asker, Crowd, Part, Plan, crowd, plan
 from reach.faults import Reason
 from reach.policy.alias import EvenPicks
 from reach.policy.permits import Pass, Permit, Refused
@@ -157,8 +157,17 @@ class Steering:
         if not found.by_instance:
             provider = found.draw.draw(at)
             return None if provider is None else found.parts[provider].route
-        priority = found.tier(at)
-        return None if priority is None else self._from_crowd(call, found, priority)
+        priority = found.in_use[0][0] if len(found.in_use) == 1 else found.tier(at)
+        if priority is None:
+            return None
+        if found.entry.canary is None and found.crowds_of == self._directory.changes:
+            among = found.crowds.get((priority, False))
+            strategy = found.entry.strategy
+            if among is not None:
+                key = None if strategy.key is None else _key(call, strategy.key)
+                name = among.picker.choose(random(), key=key)  # noqa: S311 - spreading load, not a secret
+                return None if name is None else among.way(name)
+        return self._from_crowd(call, found, priority)
 
     def probe(self, capability: str, lane: Lane, permit: SharedPermit) -> Route:
         """Give the way of a call that has been given a probe's place at a lane."""
@@ -290,13 +299,8 @@ class Steering:
                 name = among.picker.choose(at, key=key, avoid=call.avoid or ()) or among.picker.choose(
                     at, key=key
                 )
-            if name is None:
-                continue
-            part = among.parts[name]
-            if name.startswith(WHOLE_LANE):
-                return Route(part.route.subject, None, part.lane, None, part.level)
-            served = part.told.serves or call.capability
-            return Route(subjects.inst(name, served), name, part.lane, None, part.level)
+            if name is not None:
+                return among.way(name)
         return None
 
     def _crowd(
