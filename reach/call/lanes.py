@@ -200,14 +200,17 @@ class Lanes:
         permit: AnyPermit | None,
         first: bool,
         instance: str | None = None,
-    ) -> None:
-        """Take in a failed attempt; what is not the far end's fault counts for nothing (BREAK-2)."""
+    ) -> bool | None:
+        """Take in a failed attempt; what is not the far end's fault counts for nothing (BREAK-2).
+
+        Gives what `counts_against_lane` says of it.
+        """
         if first:
             lane.budget.call(now)
-        usual_ms = lane.breaker.usual_median_ms
-        counts = counts_against_lane(failure, waited_ms=waited_ms, usual_ms=usual_ms)
+        counts = counts_against_lane(failure, waited_ms=waited_ms, usual_ms=lane.breaker.patience_ms)
         lane.account.bad(now, failure.reason.value, counts=counts, instance=instance)
         self._judge(lane, now, failed=counts, latency_ms=waited_ms, permit=permit)
+        return counts
 
     def _judge(
         self, lane: Lane, now: float, *, failed: bool | None, latency_ms: float, permit: AnyPermit | None

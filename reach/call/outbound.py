@@ -31,7 +31,6 @@ from reach.call.steering import Steering
 from reach.call.telling import Teller
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
-from reach.policy.blame import counts_against_lane
 from reach.policy.deadline import attempt_share_s, card_timeout_s
 from reach.policy.retry import Retry
 from reach.registry.routes import Routes
@@ -519,10 +518,10 @@ class Outbound:
         instance = attempt.instance
         if instance is not None and permit is None and instance in self.lanes.avoided(call.capability, now):
             return  # What fails there is known by now, and does not speak against its neighbours.
-        self.lanes.bad(
+        counts = self.lanes.bad(
             lane, now, failure, waited_ms=took_ms, permit=permit, first=attempt.n == 1, instance=instance
         )
-        if instance is None or not counts_against_lane(failure):
+        if instance is None or not counts:
             return
         if lane.outliers.failed(instance, now) or failure.reason in _INSTANCE_FAULTS:
             neighbours = sum(card.agent_id == lane.provider for card in self.directory.cards(call.capability))

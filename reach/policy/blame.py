@@ -61,8 +61,8 @@ def counts_against_lane(
     Args:
         failure: What went wrong; None is success.
         waited_ms: How long the attempt was allowed to take, in milliseconds, where that is known.
-        usual_ms: What the lane usually takes (its median). A timeout after less is its caller's impatience
-            and says nothing of the lane.
+        usual_ms: What the lane usually takes (its median), or what nobody would call slow where that is not
+            known. A timeout after less is its caller's impatience and says nothing of the lane.
     """
     if failure is None:
         return False

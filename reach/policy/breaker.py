@@ -91,9 +91,13 @@ class Breaker:
         return self._pace.p95_ms
 
     @property
-    def usual_median_ms(self) -> float | None:
-        """The lane's median in good times; None until it is known."""
-        return self._pace.median_ms
+    def patience_ms(self) -> float:
+        """How long a caller must have waited for its timeout to speak against the lane, in milliseconds.
+
+        The lane's median in good times; until that is known, the floor of what may count as slow.
+        """
+        usual_ms = self._pace.median_ms
+        return self._settings.slow_floor_ms if usual_ms is None else usual_ms
 
     # -------------------------------------------------------------------------------- asking
 

@@ -67,6 +67,19 @@ def test_what_is_not_its_fault_never_troubles_a_lane(reason: Reason) -> None:
     assert (State.CLOSED, {}) == (lane.breaker.state, lanes.troubled)
 
 
+def test_impatience_never_troubles_a_lane_that_is_not_known_yet() -> None:
+    """BREAK-2, case 17: timeouts that nobody would call slow are their caller's own, from the first call on."""
+    lanes = Lanes(Metrics())
+    lane = lanes.of("a.b", "p")
+    deadline = Failure.of(Reason.DEADLINE)
+    for _ in range(30):
+        assert None is lanes.bad(lane, 1.0, deadline, waited_ms=5.0, permit=None, first=True)
+    assert lane.well
+    for _ in range(10):
+        assert True is lanes.bad(lane, 1.0, deadline, waited_ms=200.0, permit=None, first=True)
+    assert not lane.well
+
+
 def test_core_calls_have_a_breaker_that_bears_more() -> None:
     """BREAK-1: of 40 % failures the usual breaker opens, and the one for `core` does not."""
     lanes = Lanes(Metrics())
