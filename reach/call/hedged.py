@@ -52,11 +52,13 @@ async def hedged(out: Outbound, call: Call, first: Pending) -> Pending:
         if not _is_good(first) and not _is_good(second):
             await asyncio.wait({first.future, second.future})
     except asyncio.CancelledError:
-        out.mux.cancel(second)
+        _settle_loser(out, call, second, lost_at=-1, word="cancelled")
+        call.attempts.append(call.attempts.pop(0))  # The last one is whose end the caller of this notes.
         raise
     winner, loser = (second, first) if _is_good(second) and not _is_good(first) else (first, second)
     _settle_loser(out, call, loser, lost_at=0 if loser is first else -1)
     if winner is first:
+        out.leave_lane(call)  # The place, and the permit where it was a probe, are the second one's.
         # The attempt that counts is the last one: what is judged, and noted next.
         call.attempts.append(call.attempts.pop(0))
     else:
@@ -109,13 +111,15 @@ def _is_good(pending: Pending) -> bool:
     return isinstance(outcome, Reply) and outcome.ok
 
 
-def _settle_loser(out: Outbound, call: Call, loser: Pending, *, lost_at: int) -> None:
+def _settle_loser(
+    out: Outbound, call: Call, loser: Pending, *, lost_at: int, word: str = "hedge_lost"
+) -> None:
     """Cancel the request that is not waited for any more, here and at the agent."""
     attempt = call.attempts[lost_at]
     attempt.instance = loser.accepted or attempt.instance
     if attempt.instance is not None:
         attempt.provider = _provider(attempt.instance)
     attempt.took_ms = (monotonic() - loser.opened) * 1000
-    attempt.decision = "hedge_lost"
+    attempt.decision = word
     out.metrics.attempt_finished(call.capability, attempt.provider, Failure.of(Reason.CANCELLED))
     out.mux.cancel(loser)

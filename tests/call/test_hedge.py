@@ -24,6 +24,7 @@ class Pair:
         self.fleet = fleet
         self.idempotent = idempotent
         self.slow: set[str] = set()
+        self.takes_s: dict[str, float] = {}
         self.failing: set[str] = set()
         self.began: Counter[str] = Counter()
         self.cancelled: Counter[str] = Counter()
@@ -35,7 +36,7 @@ class Pair:
         async def do() -> str:
             self.began[name] += 1
             try:
-                await asyncio.sleep(10.0 if name in self.slow else USUAL_S)
+                await asyncio.sleep(self.takes_s.get(name, 10.0 if name in self.slow else USUAL_S))
             except asyncio.CancelledError:
                 self.cancelled[name] += 1
                 raise
@@ -170,3 +171,26 @@ async def test_a_caller_that_leaves_ends_both(fleet: Fleet) -> None:
     await asyncio.wait({call})
     await eventually(lambda: pair.cancelled.total() == 2 and resting(bus))
     await eventually(lambda: fleet.records[-1].outcome == "cancelled")
+    attempts = sorted(fleet.records[-1].attempts, key=lambda attempt: attempt.n)
+    assert [(1, "cancelled"), (2, "cancelled")] == [(attempt.n, attempt.decision) for attempt in attempts]
+    assert attempts[0].instance is not None
+
+
+async def test_a_probe_that_is_not_waited_for_gives_its_place_back(fleet: Fleet) -> None:
+    """BREAK-3, RETRY-8: the second request is a probe of its lane, and the first one is the answer."""
+    pair = Pair(fleet)
+    bus = await pair.serve("left", "right")
+    pair.takes_s = {"left": 0.4}
+    pair.slow = {"right"}
+    breaker = bus._core.outbound.lanes.of("pair.do", "right").breaker
+    now = monotonic()
+    breaker.trip(now, why="it is told so", jitter=0.5)
+    bus._core.outbound.lanes.moved(bus._core.outbound.lanes.of("pair.do", "right"))
+    breaker.open_until = (
+        now + 0.02
+    )  # Open when the first request is sent, to be probed when the second one is.
+    reply = await bus.request("pair.do", hedge=True, timeout_s=5)
+    assert ("left", {"left": 1, "right": 1}) == (reply.unwrap(), dict(pair.began))
+    assert breaker._round is not None
+    assert (0, 0) == (breaker._round.held(monotonic()), breaker._round.judged)
+    await eventually(lambda: pair.cancelled["right"] == 1 and resting(bus))
