@@ -83,8 +83,7 @@ class Core:
         await self.outflow.close()
         if self._tasks is not None:
             self._tasks.close()
-        self.outbound.digests.close()
-        await self.outbound.routes.close()
+        await self.outbound.guidance.close()
         await self.mux.part()
         self.mux.close()
         await self.directory.close()

@@ -158,6 +158,22 @@ class Lanes:
             self._count += 1
         return lane
 
+    def enter(self, lane: Lane, instance: str | None) -> None:
+        """Count a call that goes to a lane by name, and to an instance where one is named."""
+        lane.open += 1
+        if instance is not None:
+            self.held[instance] = self.held.get(instance, 0) + 1
+
+    def leave(self, lane: Lane, instance: str | None) -> None:
+        """Count its end."""
+        lane.open -= 1
+        if instance is not None:
+            held = self.held.get(instance, 0) - 1
+            if held > 0:
+                self.held[instance] = held
+            else:
+                self.held.pop(instance, None)
+
     def load(self, instance: str) -> int:
         """Give the calls under way at an instance that were sent to it by name."""
         return self.held.get(instance, 0)

@@ -17,24 +17,22 @@ import anyio
 
 from reach.bus.connection import LinkState
 from reach.call.call import Call, Outlived
+from reach.call.checks import Checks
 from reach.call.choose import Excluded, Route, choose
 from reach.call.claim import ClaimCheck
 from reach.call.context import NOTHING_AROUND
-from reach.call.digests import Digests
+from reach.call.guidance import Guidance
 from reach.call.hedged import hedged
 from reach.call.judge import Judge
 from reach.call.lanes import Lanes
-from reach.call.permits import AskFirst, Permits
+from reach.call.permits import AskFirst
 from reach.call.prepare import prepare
 from reach.call.rounds import GivingUp, join_round, leave_round
-from reach.call.steering import Steering
 from reach.call.telling import Teller
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
 from reach.policy.retry import Retry
-from reach.registry.routes import Routes
-from reach.registry.structure import Check, compile_check
 from reach.wire import subjects
 from reach.wire.record import Attempt, CallKind
 from reach.wire.reply import Failure, Reply
@@ -90,19 +88,10 @@ class Outbound:
         self.metrics = metrics
         self.lanes = Lanes(metrics)
         self.judge = Judge(connection, self.lanes, metrics)
-        self.routes = Routes(connection)
-        self.steering = Steering(
-            self.routes,
-            directory,
-            self.lanes,
-            clock=monotonic,
-            clock_ms=connection.broker_time.about_ms,
-            suspicion=mux.suspicions.learn,
-            region=region,
+        self.guidance = Guidance(
+            connection, mux, directory=directory, lanes=self.lanes, metrics=metrics, region=region
         )
-        self.permits = Permits(connection, self.lanes)
-        self.digests = Digests(connection, self.lanes, heard=self._on_heard)
-        self.digests.also(self._look_after)
+        self.routes, self.steering = self.guidance.routes, self.guidance.steering
         self.teller = Teller(
             directory=directory, routes=self.routes, recorder=recorder, metrics=metrics, node=connection.who
         )
@@ -110,7 +99,7 @@ class Outbound:
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
-        self._checks: dict[str, tuple[CapabilityCard, Check | None]] = {}
+        self._checks = Checks()
         connection.on_state(self._on_state)
 
     @property
@@ -219,8 +208,7 @@ class Outbound:
         """Let the call in, or end it without a message: link, card, structure, size, slot."""
         if not self.connection.connected:
             await self._wait_for_link(call)
-        self.routes.start()
-        self.digests.start()
+        self.guidance.start()
         card = self.directory.known(call.capability)
         if card is None:
             card = await self.directory.card_for(call.capability)
@@ -236,10 +224,7 @@ class Outbound:
 
     def _check(self, call: Call, card: CapabilityCard) -> None:
         """Check the structure of the parameters against the card's schema. Raises `Outlived`."""
-        if card.input_schema is None:
-            return
-        check = self._check_of(card)
-        wrong = None if check is None else check(call.envelope.payload)
+        wrong = self._checks.wrong(card, call.envelope.payload)
         if wrong is not None:
             raise Outlived(Failure.of(Reason.SCHEMA, wrong))
 
@@ -264,13 +249,6 @@ class Outbound:
             _log.warning("no connection to NATS at %s (%s) [%s]", where, why, call.reach_id)
             raise Outlived(Failure.of(Reason.DISCONNECTED))
 
-    def _check_of(self, card: CapabilityCard) -> Check | None:
-        found = self._checks.get(card.tag)
-        if found is None or found[0] is not card:
-            found = (card, compile_check(card.input_schema or {}))
-            self._checks[card.tag] = found
-        return found[1]
-
     def release(self, call: Call) -> None:
         """Give everything back that the call holds: its slot, its place at a lane, its permit."""
         if call.holds_slot:
@@ -294,13 +272,7 @@ class Outbound:
         route, call.route = call.route, None
         if route is None or route.lane is None:
             return None
-        route.lane.open -= 1
-        if route.instance is not None:
-            held = self.lanes.held.get(route.instance, 0) - 1
-            if held > 0:
-                self.lanes.held[route.instance] = held
-            else:
-                self.lanes.held.pop(route.instance, None)
+        self.lanes.leave(route.lane, route.instance)
         call.lane = route.lane
         return route.permit
 
@@ -347,10 +319,8 @@ class Outbound:
         """Take the call's place where it goes to."""
         call.level = route.level
         if route.lane is not None:
-            route.lane.open += 1
+            self.lanes.enter(route.lane, route.instance)
             call.route = route
-            if route.instance is not None:
-                self.lanes.held[route.instance] = self.lanes.load(route.instance) + 1
         return route
 
     def _first_route(self, call: Call) -> Route:
@@ -371,7 +341,7 @@ class Outbound:
     async def ask(self, call: Call, lane: Lane) -> Route:
         """Ask the leader for a probe's place at a lane; without one choose again. Raises `Outlived`."""
         for _ in range(MOST_ASKED):
-            permit = await self.permits.ask(lane, deadline=call.deadline)
+            permit = await self.guidance.permits.ask(lane, deadline=call.deadline)
             if permit is not None:
                 return self._take(call, self.steering.probe(call.capability, lane, permit))
             try:
@@ -379,16 +349,6 @@ class Outbound:
             except AskFirst as again:
                 lane = again.lane
         return self.choose(call)
-
-    def _on_heard(self, anybody: bool) -> None:  # noqa: FBT001 - a fact
-        self.routes.leaderless = not anybody
-
-    def _look_after(self) -> None:
-        """Each second: what ends by itself in the table, and how old the table is."""
-        self.steering.look()
-        age_s = self.routes.age_s(monotonic())
-        if age_s is not None:
-            self.metrics.table_age.set(age_s)
 
     # -- 4 send --------------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ async def test_a_place_is_asked_for_with_the_calls_deadline_and_given_back_once(
     await leader.lead(fleet)
     bus, lane = await waiting_lane(fleet)
     out = bus._core.outbound
-    permit = await out.permits.ask(lane, deadline=monotonic() + 2.0)
+    permit = await out.guidance.permits.ask(lane, deadline=monotonic() + 2.0)
     assert isinstance(permit, SharedPermit)
     now_ms = bus.connection.broker_time.about_ms(monotonic())
     assert abs(leader.asked[0].expires_at - now_ms - 2000) <= 200
@@ -154,10 +154,10 @@ async def test_a_no_is_heeded_and_says_what_the_lane_is(fleet: Fleet) -> None:
     await leader.lead(fleet)
     bus, lane = await waiting_lane(fleet)
     began = monotonic()
-    assert await bus._core.outbound.permits.ask(lane, deadline=began + 2.0) is None
+    assert await bus._core.outbound.guidance.permits.ask(lane, deadline=began + 2.0) is None
     assert lane.ask_at - began >= 0.4
     assert ("half_open", "open") == (lane.told, lane.breaker.state)
-    assert await bus._core.outbound.permits.ask(lane, deadline=began + 2.0) is None
+    assert await bus._core.outbound.guidance.permits.ask(lane, deadline=began + 2.0) is None
     assert ("closed", "closed") == (lane.told, lane.breaker.state)
 
 
@@ -166,7 +166,7 @@ async def test_where_nobody_leads_the_lane_is_this_callers_to_probe(fleet: Fleet
     await fleet.serve(flaky())
     bus, lane = await waiting_lane(fleet)
     began = monotonic()
-    assert await bus._core.outbound.permits.ask(lane, deadline=began + 2.0) is None
+    assert await bus._core.outbound.guidance.permits.ask(lane, deadline=began + 2.0) is None
     assert monotonic() - began < 0.2
     assert ("closed", "open") == (lane.told, lane.breaker.state)
     reply = await bus.request("flaky.do", {})

@@ -73,7 +73,8 @@ async def test_everything_that_is_said_during_calls_of_all_kinds_is_in_the_contr
     counted = await tap.checked()
     expected = {"reply", "frame", "cancel", "credit", "goodbye", "envelope"}
     assert expected <= counted.keys()
-    requests = [assert_matches_contract(subject, data) for subject, data in said]
+    ours = [(subject, data) for subject, data in said if not subject.startswith("$JS.")]
+    requests = [assert_matches_contract(subject, data) for subject, data in ours]
     assert requests.count("envelope") >= 12
 
 

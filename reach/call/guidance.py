@@ -1,0 +1,71 @@
+"""What the supervisor and one client know of one another: the routing table this way, digests and probes that way.
+
+Nothing here is needed to make a call: without a supervisor the table is empty or old, digests are not heard, and
+probes are this caller's own (design, section 4).
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from reach.call.digests import Digests
+from reach.call.permits import Permits
+from reach.call.steering import Steering
+from reach.registry.routes import Routes
+
+if TYPE_CHECKING:
+    from reach.bus.connection import Connection
+    from reach.bus.mux import Mux
+    from reach.call.lanes import Lanes
+    from reach.observe.metrics import Metrics
+    from reach.registry.cards import CardDirectory
+
+
+class Guidance:
+    """Table, choosing by it, digests and permits of one client; `region` is the caller's own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        mux: Mux,
+        *,
+        directory: CardDirectory,
+        lanes: Lanes,
+        metrics: Metrics,
+        region: str = "",
+    ) -> None:
+        self._metrics = metrics
+        self.routes = Routes(connection)
+        self.steering = Steering(
+            self.routes,
+            directory,
+            lanes,
+            clock=monotonic,
+            clock_ms=connection.broker_time.about_ms,
+            suspicion=mux.suspicions.learn,
+            region=region,
+        )
+        self.permits = Permits(connection, lanes)
+        self._digests = Digests(connection, lanes, heard=self._on_heard)
+        self._digests.also(self._look_after)
+
+    def start(self) -> None:
+        """Begin to read and to tell, if that was not done before: at the first call."""
+        self.routes.start()
+        self._digests.start()
+
+    async def close(self) -> None:
+        """Tell what is left, and end."""
+        self._digests.close()
+        await self.routes.close()
+
+    def _on_heard(self, anybody: bool) -> None:  # noqa: FBT001 - a fact
+        self.routes.leaderless = not anybody
+
+    def _look_after(self) -> None:
+        """Each second: what ends by itself in the table, and how old the table is."""
+        self.steering.look()
+        age_s = self.routes.age_s(monotonic())
+        if age_s is not None:
+            self._metrics.table_age.set(age_s)
