@@ -55,6 +55,12 @@ class Guidance:
         self.routes.start()
         self._digests.start()
 
+    def follow(self, capability: str) -> None:
+        """Heed what is said of a capability from now on."""
+        if not self.steering.follows(capability):
+            self.start()
+            self.steering.follow(capability)
+
     async def close(self) -> None:
         """Tell what is left, and end."""
         self._digests.close()

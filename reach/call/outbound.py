@@ -294,7 +294,7 @@ class Outbound:
             usual = self._routes.get(capability)
             return self._first_route(call) if usual is None else usual
         now = monotonic()
-        self.steering.follow(capability)
+        self.guidance.follow(capability)
         plan = self.steering.special.get(capability)
         route = (
             self.steering.choose(call, plan, now)
@@ -328,7 +328,7 @@ class Outbound:
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()
         route = self._routes[call.capability] = Route(subjects.cap(call.capability))
-        self.steering.follow(call.capability)
+        self.guidance.follow(call.capability)
         return self.choose(call) if call.capability in self.steering.special else route
 
     async def chosen(self, call: Call) -> Route:

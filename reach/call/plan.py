@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
-from reach.call.choose import Route
+from reach.call.choose import Route, limit_of
 from reach.policy import canary as canaries
 from reach.policy import pick
 from reach.policy.alias import Weighted
@@ -136,9 +136,23 @@ class Plan:
     """Whether a lane or an instance can be drawn without looking at anything else."""
     until_ms: float
     split: canaries.Split
-    crowds: dict[tuple[int, bool], Crowd] = field(default_factory=dict)
-    crowds_of: int = -1
-    """The directory's count of changes that `crowds` were made at."""
+    crowds: dict[tuple[int, bool, tuple[str, ...]], Crowd | None] = field(default_factory=dict)
+    """By tier, whether they are the canary's, and the lanes that may be used (none named: all)."""
+    limits: dict[str, int | None] = field(default_factory=dict)
+    """Of each provider that is known, how many calls its cards allow."""
+    known_at: int = -1
+    """The directory's count of changes that `crowds` and `limits` were made at."""
+
+    def know(self, cards: Iterable[Card], changes: int) -> None:
+        """Take in who is known by now; to be told when the directory's count of changes is another one."""
+        self.known_at = changes
+        self.crowds.clear()
+        by_provider: dict[str, list[Card]] = {}
+        for card in cards:
+            by_provider.setdefault(card.agent_id, []).append(card)
+        self.limits = {
+            provider: limit_of(theirs, self.entry.capability) for provider, theirs in by_provider.items()
+        }
 
     def tier(self, at: float) -> int | None:
         """Give the tier that a call goes to first, with `at` uniform in [0, 1); None where none is in use."""

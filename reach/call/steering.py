@@ -15,7 +15,7 @@ from __future__ import annotations
 from random import random
 from typing import TYPE_CHECKING, Any, Final
 
-from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, limit_of, nobody
+from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, nobody
 from reach.call.permits import AskFirst
 from reach.call.plan import Asker, Crowd, Part, Plan, crowd, plan
 from reach.faults import Reason
@@ -71,6 +71,10 @@ class Steering:
         routes.on_change(self._changed)
 
     # -- plans ---------------------------------------------------------------------------------------
+
+    def follows(self, capability: str) -> bool:
+        """Whether the table is heeded for a capability."""
+        return capability in self._plans
 
     def follow(self, capability: str) -> None:
         """Heed what the table says of a capability from now on."""
@@ -160,8 +164,8 @@ class Steering:
         priority = found.in_use[0][0] if len(found.in_use) == 1 else found.tier(at)
         if priority is None:
             return None
-        if found.entry.canary is None and found.crowds_of == self._directory.changes:
-            among = found.crowds.get((priority, False))
+        if found.entry.canary is None and found.known_at == self._directory.changes:
+            among = found.crowds.get((priority, False, ()))
             strategy = found.entry.strategy
             if among is not None:
                 key = None if strategy.key is None else _key(call, strategy.key)
@@ -180,6 +184,8 @@ class Steering:
     def _carefully(self, call: Call, found: Plan, now: float) -> Route | Excluded | Failure:
         """Look at everything: tiers in order, who of them may be used, and among those who fits."""
         envelope, fit = call.envelope, None
+        if found.known_at != self._directory.changes:
+            found.know(self._directory.cards(call.capability), self._directory.changes)
         if _asks(call):
             fit, lacking = fitting(call, self._directory.cards(call.capability))
             if not fit and (lacking or envelope.require or envelope.prefer):
@@ -196,7 +202,7 @@ class Steering:
             some = [part for part in parts if part.told.priority == priority]
             if call.avoid and priority != order[-1] and self._is_spent(call, some):
                 continue
-            usable, probing = self._usable(call, some, now, refused)
+            usable, probing = self._usable(call, found, some, now, refused)
             if probing is not None and (may_probe or not usable):
                 part, permit = probing
                 return Route(part.route.subject, None, part.lane, permit, part.level)
@@ -209,14 +215,14 @@ class Steering:
         return self._last_resort(call, parts, now) or self._nobody(call, refused)
 
     def _usable(
-        self, call: Call, parts: list[Part], now: float, refused: list[Refusal]
+        self, call: Call, found: Plan, parts: list[Part], now: float, refused: list[Refusal]
     ) -> tuple[list[Part], tuple[Part, Permit] | None]:
         """Give those of a tier that may be used, and one that this caller has to probe by itself."""
         usable: list[Part] = []
         probing: tuple[Part, Permit] | None = None
         for part in parts:
             lane = part.lane
-            barred = self._barred(call, part, now)
+            barred = self._barred(found, part, now)
             if barred is not None:
                 refused.append(barred)
                 continue
@@ -232,16 +238,15 @@ class Steering:
                 refused.append(Refusal(lane, verdict.why, verdict.retry_after_s))
         return usable, probing
 
-    def _barred(self, call: Call, part: Part, now: float) -> Refusal | None:
+    def _barred(self, found: Plan, part: Part, now: float) -> Refusal | None:
         """Say what keeps a call from a lane, beside the lane's own breaker."""
         lane = part.lane
-        mine = [card for card in self._directory.cards(call.capability) if card.agent_id == part.provider]
-        lane.limit = part.told.limit if part.told.limit is not None else limit_of(mine, call.capability)
+        lane.limit = part.told.limit if part.told.limit is not None else found.limits.get(part.provider)
         if lane.full:
             return Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True)
         if part.told.weight <= 0:
             return Refusal(lane, "an operator took it out", None)
-        if not part.told.instances and not mine:
+        if not part.told.instances and part.provider not in found.limits:
             return Refusal(lane, "nobody is there", None)
         if lane.told == "forced_open":
             return Refusal(lane, lane.breaker.why or "an operator opened it", None)
@@ -312,13 +317,11 @@ class Steering:
         parts: list[Part] | None,
         fit: list[Card] | None,
     ) -> Crowd | None:
-        usual = parts is None and fit is None
-        if usual and found.crowds_of != self._directory.changes:
-            found.crowds.clear()
-            found.crowds_of = self._directory.changes
-        kept = found.crowds.get((priority, side)) if usual else None
-        if kept is not None:
-            return kept
+        if found.known_at != self._directory.changes:
+            found.know(self._directory.cards(call.capability), self._directory.changes)
+        place = (priority, side, () if parts is None else tuple(part.provider for part in parts))
+        if fit is None and place in found.crowds:
+            return found.crowds[place]
         among = crowd(
             found,
             [part for part in found.tiers[priority] if part.there] if parts is None else parts,
@@ -327,8 +330,8 @@ class Steering:
             canary=side,
             strict=fit is not None,
         )
-        if usual and among is not None:
-            found.crowds[priority, side] = among
+        if fit is None:
+            found.crowds[place] = among
         return among
 
     def _takes_canary(self, call: Call, found: Plan) -> bool:

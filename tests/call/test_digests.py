@@ -93,6 +93,17 @@ async def test_a_table_that_nobody_keeps_is_known_to_be_one(fleet: Fleet) -> Non
     assert 0.0 == routes.age_s(monotonic())
 
 
+async def test_who_knows_the_cards_already_follows_the_table_too(fleet: Fleet) -> None:
+    """The first call begins to read and to tell, also where nobody has to be asked who serves it."""
+    await fleet.serve(flaky())
+    heard = await hear(fleet)
+    bus = await fleet.connect()
+    await bus.cards.instances("flaky.do")
+    await bus.request("flaky.do", {})
+    await eventually(lambda: heard, within_s=3.0)
+    assert await bus._core.outbound.routes.ready(2)
+
+
 class Leader:
     """Answers asks for probes' places, and notes what is told of them."""
 

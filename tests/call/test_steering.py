@@ -417,6 +417,6 @@ def test_choosing_costs_the_same_for_ten_and_for_ten_thousand() -> None:
     names = [f"a-{number:08d}" for number in range(10_000)]
     world = World(lane("a", 9_999, exceptions=(hung(names[0]),)), cards=cards(*names))
     world.choose()
-    crowd = world.steering.special[CAP].crowds[10, False]
+    crowd = world.steering.special[CAP].crowds[10, False, ()]
     world.subjects(100)
-    assert crowd is world.steering.special[CAP].crowds[10, False]
+    assert crowd is world.steering.special[CAP].crowds[10, False, ()]
