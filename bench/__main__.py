@@ -20,6 +20,7 @@ from bench.proofs import prove
 from bench.report import Findings, own_versions, print_findings, verdicts, write_document
 from bench.stage import LABELS, Stage, open_stage
 from bench.startup import measure_startup
+from bench.tasks import measure_tasks
 
 RESULTS: Final = Path(__file__).with_name("results.md")
 
@@ -44,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         profile_s = given.profile or (_QUICK_PROFILE_S if given.quick else _PROFILE_S)
         _measure(stage, findings, aside, profile_s=profile_s)
+    if not given.skip_tasks and REACH.name in given.only:
+        quick = given.quick or given.seconds is not None
+        findings.tasks = measure_tasks(seconds=0.3 if quick else 1.5, rounds=1 if quick else 3)
     if not given.skip_startup:
         findings.startup = measure_startup()
     if given.json:
@@ -139,6 +143,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", type=_seconds, metavar="S", help="how long each profile takes (4)")
     parser.add_argument("--concurrency", type=_loads, metavar="N,N", help="calls at a time (1,64,256,1000)")
     parser.add_argument("--skip-startup", action="store_true", help="do not measure importing and `reach up`")
+    parser.add_argument("--skip-tasks", action="store_true", help="do not measure tasks")
     parser.add_argument("--check", action="store_true", help="fail when a promised bound is missed")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument(

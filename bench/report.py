@@ -21,6 +21,7 @@ from bench.measure import ALONE, Line, Plan, Profile
 from bench.proofs import Proof
 from bench.stage import LABELS
 from bench.startup import IMPORT_LIMIT_MS, UP_LIMIT_S, Startup
+from bench.tasks import ROUND_TRIP, ROUND_TRIP_FLOOR, SUBMIT, SUBMIT_FLOOR, TaskLine
 
 FLOORS: Final[Mapping[int, float]] = {64: 0.75, 256: 0.85, 1000: 0.85}
 """Behaviour SPEED-1: the share of bare nats-py's rate that a governed call must reach, by calls under way."""
@@ -45,6 +46,7 @@ class Findings:
     profiles: list[Profile] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     startup: Startup | None = None
+    tasks: list[TaskLine] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
@@ -71,6 +73,10 @@ def verdicts(findings: Findings) -> list[Verdict]:
             found.append(
                 Verdict(promise, f"{line.added_p50_us:.0f} µs", line.added_p50_us <= ADDED_P50_LIMIT_US)
             )
+    for task in findings.tasks:
+        if (share := {SUBMIT: SUBMIT_FLOOR, ROUND_TRIP: ROUND_TRIP_FLOOR}.get(task.way)) is not None:
+            promise = f"Tasks: {task.way}, {task.concurrency} at a time, at least {share} of bare publishes"
+            found.append(Verdict(promise, f"{task.ratio:.2f}", task.ratio >= share))
     if findings.startup is not None:
         start = findings.startup
         promise = f"SPEED-6: `import reach` in less than {IMPORT_LIMIT_MS:.0f} ms"
@@ -112,6 +118,25 @@ _COLUMNS: Final = (
 )
 
 
+_TASK_COLUMNS: Final = ("at a time", "way", "a second", "ratio")
+
+
+def _task_rows(lines: Iterable[TaskLine]) -> list[tuple[str, ...]]:
+    return [(f"{line.concurrency:,}", line.way, f"{line.rate:,.0f}", f"{line.ratio:.2f}") for line in lines]
+
+
+def _print_tasks(findings: Findings, console: Console) -> None:
+    if not findings.tasks:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in _TASK_COLUMNS:
+        table.add_column(column, justify="left" if column == "way" else "right", no_wrap=True)
+    for row in _task_rows(findings.tasks):
+        table.add_row(*row)
+    console.print("\nTasks", style="bold")
+    console.print(table)
+
+
 def _rows(lines: Iterable[Line]) -> list[tuple[str, ...]]:
     return [
         (
@@ -143,6 +168,7 @@ def print_findings(findings: Findings, console: Console) -> None:
         table.add_row(*row, style="bold" if row[1] == REACH.label else "")
         seen = row[0]
     console.print(table)
+    _print_tasks(findings, console)
     for one in findings.profiles:
         console.print(
             f"\n{LABELS[one.contender]}, {one.side}: {one.us_per_call:.1f} µs of processor time a call"
@@ -182,7 +208,15 @@ def _count(number: int, noun: str) -> str:
 def write_document(findings: Findings, path: Path) -> None:
     """Write `results.md`; what was written by hand in an older one stays."""
     kept = _by_hand(path)
-    parts = [*_head(findings), *_profiles(findings), TEXT_BEGIN, kept, TEXT_END, *_tail(findings)]
+    parts = [
+        *_head(findings),
+        *_profiles(findings),
+        TEXT_BEGIN,
+        kept,
+        TEXT_END,
+        *_tasks(findings),
+        *_tail(findings),
+    ]
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -264,6 +298,20 @@ def _profiles(findings: Findings) -> list[str]:
 
 def _us(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
+
+
+def _tasks(findings: Findings) -> list[str]:
+    if not findings.tasks:
+        return []
+    return [
+        "",
+        "## Tasks",
+        "",
+        "On one server, in turns; the ratio is to publishing to a stream and awaiting its acknowledgement, with",
+        "nats-py. taskiq-nats runs its pull broker as it comes.",
+        "",
+        *_markdown(_TASK_COLUMNS, _task_rows(findings.tasks), left={"way"}),
+    ]
 
 
 def _tail(findings: Findings) -> list[str]:

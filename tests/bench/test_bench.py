@@ -30,8 +30,8 @@ def run(*arguments: str, folder: Path, timeout_s: float = 100) -> tuple[dict[str
 
 
 def test_bare_and_governed_calls_are_measured_in_turns(tmp_path: Path) -> None:
-    """SPEED-1: both sides at each load, every reply right, records and suspicion on, nothing left behind."""
-    loads = ("--quick", "--skip-startup", "--seconds", "0.1", "--concurrency", "1,8")
+    """SPEED-1: both sides at each load, every reply right, breakers, records and suspicion on, nothing left behind."""
+    loads = ("--quick", "--skip-startup", "--skip-tasks", "--seconds", "0.1", "--concurrency", "1,8")
 
     found, done = run("bench", "--only", "nats,reach", *loads, folder=tmp_path)
 
@@ -41,7 +41,9 @@ def test_bare_and_governed_calls_are_measured_in_turns(tmp_path: Path) -> None:
     ]
     assert all(line["made"] > 0 and line["failed"] == 0 and line["ratio"] > 0 for line in found["lines"])
     assert {"nats-py", "agent-reach", "nats-server", "python", "uvloop"} <= found["versions"].keys()
-    assert {"records": True, "suspicion": True} == {proof["name"]: proof["on"] for proof in found["proofs"]}
+    assert {"breakers": True, "records": True, "suspicion": True} == {
+        proof["name"]: proof["on"] for proof in found["proofs"]
+    }
     assert [] == list(tmp_path.iterdir())
 
 
@@ -81,3 +83,29 @@ def test_memory_stays_flat_for_ten_minutes(tmp_path: Path) -> None:
 
     assert [] == soaked["faults"]
     assert min(soaked["ends"]["stream"], soaked["ends"]["timeout"]) >= 10_000
+
+
+def test_tasks_are_measured_beside_bare_publishes(tmp_path: Path) -> None:
+    """Issue 7: submitting and round trips at each load, as shares of bare publishes with acknowledgement."""
+    code = (
+        "import json; from dataclasses import asdict; from bench.tasks import measure_tasks;"
+        "print(json.dumps([asdict(line) for line in measure_tasks(seconds=0.1, rounds=1)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    found = json.loads(done.stdout)
+    assert {64, 256} == {line["concurrency"] for line in found}
+    assert {"JetStream publish, acknowledged", "Reach submit", "Reach submit → completed"} <= {
+        line["way"] for line in found
+    }
+    assert all(line["rate"] > 0 and line["ratio"] > 0 for line in found)
+    assert [] == list(tmp_path.iterdir())
