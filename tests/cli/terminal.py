@@ -18,7 +18,9 @@ from reach.bus.embedded import ANY_PORT, EmbeddedServer
 from reach.bus.keys import Role
 from reach.bus.provision import provision
 from reach.bus.settings import resolve
+from reach.runtime.platform import READY, platform_command
 
+ACTORS = ("actors.sentinel.actor:Sentinel", "actors.supervisor.actor:Supervisor")
 COMMAND = (sys.executable, "-m", "reach.cli.main")
 LINE_S = 60.0
 """How long a line is waited for that somebody else prints: far more than any machine takes, less than a hang."""
@@ -102,6 +104,34 @@ async def words(text: str) -> AsyncIterator[str]:
 async def breaks() -> AsyncIterator[int]:
     yield 1
     raise RuntimeError("hunter2")
+'''
+
+READERS = '''
+"""Two agents of one tier and one of the next, for the tests of steering."""
+
+import asyncio
+
+import reach
+
+reader = reach.Agent("reader", version="1.0.0", labels={"pool": "old"})
+trial = reach.Agent("reader-next", version="2.0.0", labels={"pool": "new"})
+spare = reach.Agent("spare")
+alone = reach.Agent("alone", labels={"pod": "a"})
+
+for test in ("looked", "weights", "canary", "lanes", "limits", "audit"):
+
+    @reader.capability(f"steer.{test}", idempotent=True)
+    @trial.capability(f"steer.{test}", idempotent=True)
+    @spare.capability(f"steer.{test}", idempotent=True, priority=20)
+    async def read(n: int = 0) -> int:
+        """Read."""
+        return n
+
+
+@alone.capability("alone.nap", idempotent=True)
+async def nap(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "rested"
 '''
 
 
@@ -242,6 +272,18 @@ def server(home: Path, *, with_stores: bool = True) -> Iterator[EmbeddedServer]:
         yield running
     finally:
         running.stop()
+
+
+@contextmanager
+def platform(home: Path, cwd: Path) -> Iterator[Program]:
+    """The platform process beside a server: its supervisor leads when this begins, or soon after."""
+    command = platform_command(home, actors=ACTORS)
+    process = Program(command, env=environment(), cwd=cwd, stdin=subprocess.DEVNULL)
+    try:
+        wait_for_line(process, READY)
+        yield process
+    finally:
+        end(process)
 
 
 async def _provision(home: Path) -> None:
