@@ -6,21 +6,23 @@ would wait in vain for a task that is queued, scheduled, or has ended. What is r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from actors.tasks import judge
-from actors.tasks.book import Book
+from actors.tasks.book import Book, Row
 from reach.bus.framing import Delivery
-from reach.errors import ReachError, UpstreamRefusal
+from reach.bus.taskstream import QUEUE
+from reach.errors import ReachError, SchemaInvalid, UpstreamRefusal
 from reach.faults import Executed, Reason
-from reach.policy.tasklife import AT_WORK
+from reach.policy.tasklife import AT_WORK, NOTHING_YET
 from reach.runtime.message import answers_as_json
-from reach.wire import codec
+from reach.wire import codec, subjects
+from reach.wire.envelope import Envelope
 from reach.wire.reply import Failure, Reply
-from reach.wire.task import TaskOrder
+from reach.wire.task import DEFAULT_TENANT, TaskOrder, TaskState
 
 if TYPE_CHECKING:
-    from actors.tasks.book import Row
     from actors.tasks.watch import Watch
     from reach.bus.connection import Connection
     from reach.bus.taskstream import TaskStream
@@ -65,7 +67,9 @@ class Orders:
     async def _cancelled(self, tenant: str, task_id: str, order: TaskOrder) -> Reply | None:
         """Cancel what nobody has; None where a worker has it, who answers. Raises `ReachError`."""
         for _ in range(TRIES):
-            row = await self._row(tenant, task_id)
+            row = await self._row(tenant, task_id) or await self._published_plainly(tenant, task_id)
+            if row is None:
+                raise _none(tenant, task_id)
             life = row.life
             if life.has_ended:
                 return Reply(ok=True, data={"state": row.state.value, "attempt": life.attempt})
@@ -87,22 +91,44 @@ class Orders:
 
     async def _not_asked(self, tenant: str, task_id: str) -> Reply | None:
         row = await self._row(tenant, task_id)
+        if row is None:
+            raise _none(tenant, task_id)
         if row.state in AT_WORK:
             return None
         raise UpstreamRefusal(
             f"task {task_id} asks nothing: it is {row.state}", reason=Reason.NOT_FOUND, executed=Executed.NO
         )
 
-    async def _row(self, tenant: str, task_id: str) -> Row:
-        """Fold one task from the stream itself. Raises `ReachError`, `NOT_FOUND` where there is none."""
+    async def _row(self, tenant: str, task_id: str) -> Row | None:
+        """Fold one task from the stream itself; None where it has no events. Raises `ReachError`."""
         fresh = Book()
         row = None
         for entry in await self._stream.since(tenant, task_id, 0):
             row = fresh.take(entry) or row
-        if row is None:
-            raise UpstreamRefusal(
-                f"there is no task {task_id} (of tenant {tenant})",
-                reason=Reason.NOT_FOUND,
-                executed=Executed.NO,
-            )
         return row
+
+    async def _published_plainly(self, tenant: str, task_id: str) -> Row | None:
+        """Find work that a script put into the queue, and that has no event yet: its id is its place there."""
+        if not (task_id.startswith("q") and task_id[1:].isdecimal()):
+            return None
+        stored = await self._stream.jetstream.message(QUEUE, {"seq": int(task_id[1:])})
+        if stored is None or _SOURCED in stored.headers:
+            return None
+        try:
+            envelope = Envelope.read(stored.data) if stored.data else Envelope()
+        except SchemaInvalid:
+            return None
+        if (envelope.tenant or DEFAULT_TENANT) != tenant:
+            return None
+        capability = stored.subject.removeprefix(subjects.task_submit(""))
+        queued = replace(NOTHING_YET, state=TaskState.QUEUED)
+        return Row(tenant, task_id, capability, queued, began_at=0, at=0, source=envelope.source)
+
+
+_SOURCED: Final = b"\nNats-Stream-Source:"
+
+
+def _none(tenant: str, task_id: str) -> UpstreamRefusal:
+    return UpstreamRefusal(
+        f"there is no task {task_id} (of tenant {tenant})", reason=Reason.NOT_FOUND, executed=Executed.NO
+    )

@@ -1,6 +1,7 @@
 """The tasks actor on a real server: it ends, cancels and lists what no worker is there for."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from reach.bus.keys import Role
 from reach.wire import codec
 from reach.wire.task import TaskState
 from tests.actors.tasks_rig import ask, looked_after
-from tests.runtime.fleet import Fleet
+from tests.runtime.fleet import Fleet, eventually
 
 WORKER = """
 import asyncio
@@ -77,6 +78,31 @@ async def test_a_script_cancels_what_nobody_has(system: Any, fleet: Fleet, delay
 
     assert [(True, "cancelled")] * 2 == [(answer["ok"], answer["data"]["state"]) for answer in answers]
     assert TaskState.CANCELLED == (await task.last()).state
+
+
+async def test_what_a_script_put_into_the_queue_is_cancelled_by_its_place(system: Any, fleet: Fleet) -> None:
+    """Work without an event is cancelled under the id that it would have, and is not begun when a worker comes."""
+    begun: list[str] = []
+    agent = reach.Agent("plain")
+
+    @agent.task("plain.work")
+    async def work(ctx: reach.TaskContext) -> None:
+        begun.append(ctx.task_id)
+
+    bus = await fleet.connect()
+    async with looked_after(system), system.connection(Role.CALLER) as caller:
+        first, second = [
+            json.loads(await caller.request("task.submit.plain.work", b"{}", timeout_s=5))["seq"]
+            for _ in range(2)
+        ]
+        told = codec.unpack(await caller.request(f"task.cancel.default.q{first}", b"", timeout_s=5))
+        await fleet.serve(agent)
+        await eventually(lambda: f"q{second}" in begun)
+        later = await bus.submit("plain.work", {})  # What stood before it in the queue has been looked at.
+        await later.result(timeout_s=10)
+
+    assert (True, "cancelled") == (told["ok"], told["data"]["state"])
+    assert [f"q{second}", later.id] == begun
 
 
 async def test_orders_for_what_there_is_not_are_refused(system: Any, fleet: Fleet) -> None:
