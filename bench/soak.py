@@ -171,10 +171,18 @@ class Load:
         return reply.ok and reply.data == params
 
 
+async def _without_breakers(bus: Bus) -> None:
+    """Let calls that fail on purpose be made: a breaker would keep nearly all of them away."""
+    provider = (await bus.request("soak.echo", {}, timeout_s=20)).provider or ""
+    for capability in ("soak.fail", "soak.sleep"):
+        bus._core.outbound.lanes.of(capability, provider).breaker.disable()  # noqa: SLF001 - no operator here
+
+
 async def soak(seconds: float, *, bus: Bus, agent: PeerProcess, tell: Callable[[str], None]) -> Soaked:
     """Call for so long, then wait for everything to end."""
     soaked = Soaked(seconds)
     load = Load(bus)
+    await _without_breakers(bus)
     until = time.monotonic() + seconds
     tasks_before = len(asyncio.all_tasks())
     agent_before = await _about(agent)
