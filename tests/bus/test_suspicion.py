@@ -1,43 +1,32 @@
-"""Calls that nobody has answered or accepted in good time."""
+"""How long a call may be silent before it is in doubt."""
 
-import asyncio
+from types import SimpleNamespace
+from typing import Any
 
-from reach.bus.keys import Role
-from reach.bus.mux import Mux
-from reach.wire import codec
+import pytest
+
+from reach.bus.suspicion import MOST_S, SUSPICION_S, Suspicions
 
 
-async def test_silence_is_told_once_and_an_answered_call_never(system) -> None:
-    """Design section 4: a call without any frame is a suspicion; an answered or accepted one is not."""
-    told: asyncio.Queue[dict] = asyncio.Queue()
-    async with (
-        system.connection(Role.PLATFORM) as platform,
-        system.connection(Role.AGENT) as agent,
-        system.connection() as caller,
-    ):
-        platform.subscribe("reach.suspect.>", lambda d: told.put_nowait(codec.unpack(d.data)))
+def suspicions() -> Suspicions:
+    connection: Any = SimpleNamespace()
+    return Suspicions(connection)
 
-        def answer(delivery) -> None:
-            match delivery.subject:
-                case "cap.sus.answers":
-                    agent.publish(delivery.reply, codec.pack({"ok": True, "data": None}))
-                case "cap.sus.accepts":
-                    body = {"instance": "x-abcdefgh", "generation": 1}
-                    frame = {"stream_id": "m", "seq": 0, "accepted": body}
-                    agent.publish(delivery.reply, codec.pack(frame))
 
-        agent.subscribe("cap.sus.*", answer, queue="reach")
-        await agent.flush()
-        await platform.flush()
-        mux = Mux(caller)
-        now = asyncio.get_running_loop().time()
-        for name in ("answers", "accepts", "silent", "silent"):
-            pending = mux.open(name, f"sus.{name}", f"cap.sus.{name}", now=now, deadline=now + 30)
-            mux.send(pending, b"{}")
-        assert (await asyncio.wait_for(told.get(), 5))["capability"] == "sus.silent"
-        # The second silent call was sent in the same moment: at most two suspicions a second of one subject.
-        await caller.flush()
-        await platform.flush()
-        assert told.empty()
-        assert mux.suspicions.told == 1
-        mux.close()
+@pytest.mark.parametrize(
+    ("p99_ms", "wait_s"), [(None, 0.15), (5.0, 0.15), (50.0, 0.15), (100.0, 0.3), (300.0, 0.9), (5000.0, 1.0)]
+)
+def test_a_slow_capability_is_doubted_later(p99_ms: float | None, wait_s: float) -> None:
+    """Design, section 4: max(150 ms, 3 × P99), and at most a second, so that LIFE-4 holds for slow ones too."""
+    found = suspicions()
+    found.learn("a.b", p99_ms)
+    assert wait_s == pytest.approx(SUSPICION_S + found.patience.get("a.b", 0.0))
+    assert wait_s <= MOST_S
+
+
+def test_what_is_quick_again_is_doubted_early_again() -> None:
+    """The newest figure counts; one that is not known any more leaves the least."""
+    found = suspicions()
+    found.learn("a.b", 300.0)
+    found.learn("a.b", None)
+    assert {} == found.patience
