@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from actors.tasks.hooks import Delivery, Standing
 from actors.tasks.ledger import Ledger, Trouble
@@ -101,8 +102,9 @@ class Courier:
     async def replay(self, delivery: Delivery) -> bool:
         """Owe a delivery anew, its address turned on again. Raises `ReachError`, `LinkDown`."""
         await self.ledger.turn(delivery, off=False)
-        delivery.replay(now_ms=self._stream.now_ms())
-        return await self.ledger.keep(delivery)
+        anew = replace(delivery)
+        anew.replay(now_ms=self._stream.now_ms())
+        return await self.ledger.keep(anew, instead_of=delivery)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -139,25 +141,29 @@ class Courier:
         """One try. Raises `ReachError`, `LinkDown`."""
         now_ms = self._stream.now_ms()
         if self.ledger.is_off(delivery):
-            delivery.move(Standing.DISABLED)
-            await self.ledger.keep(delivery)
+            await self._close(delivery, Standing.DISABLED)
             return
         body = await self._body(delivery)
         mine = await self.ledger.begin(delivery, now_ms=now_ms)
         if mine is None:
             return
         if body is None:
-            mine.move(Standing.EXHAUSTED)
-            await self.ledger.keep(mine)
+            await self._close(mine, Standing.EXHAUSTED)
             return
         headers = self.signer.headers(mine.tenant, mine.id, body, now_ms=now_ms)
         outcome = await self._post.send(mine.url, body.encode(), headers, now_ms=now_ms)
-        mine.end(outcome.told, refused=outcome.refused)
+        done = replace(mine)
+        done.end(outcome.told, refused=outcome.refused)
         # Off before the delivery says so: whoever reads that it is off finds it off.
-        if mine.standing is Standing.DISABLED:
-            await self.ledger.turn(mine, off=True)
-        await self.ledger.keep(mine)
-        self._explain(mine, outcome)
+        if done.standing is Standing.DISABLED:
+            await self.ledger.turn(done, off=True)
+        await self.ledger.keep(done, instead_of=mine)
+        self._explain(done, outcome)
+
+    async def _close(self, delivery: Delivery, standing: Standing) -> None:
+        closed = replace(delivery)
+        closed.move(standing)
+        await self.ledger.keep(closed, instead_of=delivery)
 
     def _explain(self, delivery: Delivery, outcome: Outcome) -> None:
         what = f"callback {delivery.id} of task {delivery.task_id}"

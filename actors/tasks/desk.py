@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from actors.tasks.book import Search
 from actors.tasks.hooks import Standing
 from reach.errors import SchemaInvalid, UpstreamRefusal
@@ -87,7 +85,7 @@ class Desk:
         found = self._courier.ledger.find(name)
         if not found:
             raise _none(f"there is no callback {name!r}: neither a delivery nor a task with one has this id")
-        done = [one.id for one in found if await self._courier.replay(msgspec.structs.replace(one))]
+        done = [one.id for one in found if await self._courier.replay(one)]
         return {"replayed": done}
 
     async def _secret(self, asked: dict[str, Any]) -> dict[str, Any]:

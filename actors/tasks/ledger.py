@@ -88,17 +88,20 @@ class Ledger:
         key = key_of(delivery)
         return key not in self.entries and await self._write(key, delivery, 0)
 
-    async def keep(self, delivery: Delivery) -> bool:
-        """Write a changed delivery; False when another platform, or an operator, was first. Raises as `owe`."""
+    async def keep(self, delivery: Delivery, *, instead_of: Delivery) -> bool:
+        """Write a delivery in place of the one that it was made from; False when that one stands no more.
+
+        Another platform, or an operator, was first then. Raises as `owe`.
+        """
         key = key_of(delivery)
-        sequence, _ = self.entries.get(key, (0, None))
-        return await self._write(key, delivery, sequence)
+        sequence, current = self.entries.get(key, (0, None))
+        return current is instead_of and await self._write(key, delivery, sequence)
 
     async def begin(self, delivery: Delivery, *, now_ms: int) -> Delivery | None:
         """Begin a try of a delivery, as the only one who does; None where another platform has begun it."""
         mine = msgspec.structs.replace(delivery)
         mine.begin(now_ms=now_ms)
-        return mine if await self.keep(mine) else None
+        return mine if await self.keep(mine, instead_of=delivery) else None
 
     async def turn(self, delivery: Delivery, *, off: bool) -> None:
         """Turn a delivery's address off, or on again. Raises as `owe`."""
@@ -127,7 +130,10 @@ class Ledger:
         except Unacknowledged:
             # If it was written the feed says so; if not it has to come due again.
             raise CallTimeout("the ledger of callbacks did not acknowledge") from None
-        self._put(key, stored, delivery)
+        if (
+            stored >= self.entries.get(key, (0, None))[0]
+        ):  # The feed may have been quicker with these very bytes.
+            self._put(key, stored, delivery)
         return True
 
     def _take(self, key: str, sequence: int, data: bytes) -> None:
@@ -136,14 +142,12 @@ class Ledger:
             self._off[rest] = sequence if data else 0
             return
         try:
-            self._put(key, sequence, hooks.read(data))
+            if sequence > self.entries.get(key, (0, None))[0]:
+                self._put(key, sequence, hooks.read(data))
         except msgspec.MsgspecError:
             _log.error("an entry of the ledger of callbacks cannot be read, and is left alone: %s", key)
 
     def _put(self, key: str, sequence: int, delivery: Delivery) -> None:
-        known, _ = self.entries.get(key, (0, None))
-        if sequence <= known:
-            return
         self.entries[key] = (sequence, delivery)
         self.entries.move_to_end(key)
         if delivery.standing is Standing.PENDING:

@@ -1,5 +1,6 @@
 """TASK-7: callbacks to receivers that are well, down, slow, redirecting, gone, or where nothing may be sent."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,26 @@ async def test_nothing_is_sent_inwards(system: Any, fleet: Fleet, receiver: Rece
     assert [] == receiver.posts
     assert "not public" in told["tries"][0]["error"]
     assert told["count"] == 1
+
+
+@pytest.mark.usefixtures("_allowed")
+async def test_two_platforms_deliver_once(
+    system: Any, fleet: Fleet, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many platforms run, a callback is tried by one of them at a time, and delivered once."""
+    monkeypatch.setattr("actors.tasks.hooks.AGAIN_S", (0.1, 60.0))
+    failed: set[str] = set()
+
+    def answer(path: str) -> tuple[int, str]:
+        again = path in failed
+        failed.add(path)
+        return (200 if again else 503), ""
+
+    receiver.answer = answer
+    async with looked_after(system), looked_after(system):
+        tasks = [await called_back(fleet, receiver.url(f"/{number}")) for number in range(10)]
+        for task in tasks:
+            await delivery(system, task.id, until=lambda hook: hook["standing"] == "delivered")
+
+    got = Counter(post.event["subject"] for post in receiver.posts)
+    assert dict.fromkeys((task.id for task in tasks), 2) == dict(got)
