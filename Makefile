@@ -10,6 +10,8 @@ READY := $(VENV)/.ready
 CODE  := $(wildcard reach actors examples bench tests conftest.py)
 # What the user may add: make demo ARGS="my.pdf", make test ARGS="-k wire".
 ARGS  ?=
+# Those that inject failures run alone, one after the other: their bounds on time are about the system, not the machine.
+QUICK := -m "not soak and not chaos_long"
 
 # The Python to build the virtual environment with; `make PYTHON=/path/to/python3.12 …` chooses another.
 PYTHON ?=
@@ -25,7 +27,8 @@ demo: $(READY) ## Serve three agents, read a few hundred invoices, lose one agen
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(READY) ## Run the tests and the documentation's examples
-	@$(BIN)/pytest -m "not soak and not chaos_long" $(ARGS)
+	@if [ -n '$(ARGS)' ]; then $(BIN)/pytest $(QUICK) $(ARGS); else \
+	    $(BIN)/pytest $(QUICK) -n 2 --dist loadfile --ignore tests/chaos && $(BIN)/pytest $(QUICK) tests/chaos; fi
 
 check: lint types imports test ## Everything that must pass: style, types, floors, documentation, tests
 
