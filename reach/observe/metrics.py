@@ -222,7 +222,10 @@ class Metrics:
             "reach_route_failures", "Calls for which no lane was found.", "capability"
         )
         self.breaker_open = Gauge(
-            "reach_breaker_open", "1 while a lane's breaker keeps calls away from it.", "capability", "provider"
+            "reach_breaker_open",
+            "1 while a lane's breaker keeps calls away from it.",
+            "capability",
+            "provider",
         )
         self.table_age = Gauge(
             "reach_table_age_seconds", "Since the routing table was last known to be the leader's."
