@@ -94,7 +94,7 @@ class _Service:
             tell=self._tell,
         )
         self._orders = Orders(connection, self._stream, self._book, self._watch)
-        self._desk = Desk(self._book, self._courier)
+        self._desk = Desk(self._book, self._courier, is_idempotent=self._watch.is_idempotent)
         self._feed = Feed(connection, self._stream.jetstream, EVENTS, [ALL], Begin(sequence=1))
         self._caught_up = asyncio.Event()
         self._busy = 0

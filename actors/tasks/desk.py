@@ -28,9 +28,10 @@ MOST: Final = 500
 class Desk:
     """See the module."""
 
-    def __init__(self, book: Book, courier: Courier) -> None:
+    def __init__(self, book: Book, courier: Courier, *, is_idempotent: Callable[[str], bool | None]) -> None:
         self._book = book
         self._courier = courier
+        self._is_idempotent = is_idempotent
         self._verbs: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "list": self._list,
             "show": self._show,
@@ -63,7 +64,12 @@ class Desk:
         row = self._book.rows.get((tenant, task_id))
         if row is None:
             raise _none(f"there is no task {task_id} (of tenant {tenant})")
-        return {"task": row.to_map(), "hooks": [one.to_map() for one in self._courier.ledger.find(task_id)]}
+        return {
+            "task": row.to_map(),
+            # What decides about it when its worker is lost; None as long as no agent has said.
+            "idempotent": self._is_idempotent(row.capability),
+            "hooks": [one.to_map() for one in self._courier.ledger.find(task_id)],
+        }
 
     async def _counts(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - one face for all verbs
         return {"counts": self._book.counts}

@@ -80,6 +80,11 @@ class Watch:
         if row.state in AT_WORK and row.capability not in self._rules:
             self._unknown.setdefault(row.capability, 0.0)
 
+    def is_idempotent(self, capability: str) -> bool | None:
+        """Say what is known of a capability; None as long as no agent has told."""
+        rules = self._rules.get(capability)
+        return None if rules is None else rules.idempotent
+
     async def learn(self) -> None:
         """Learn what agents say of the tasks that were noted."""
         now = monotonic()

@@ -99,6 +99,15 @@ async def ask(system: Any, verb: str, **asked: Any) -> dict[str, Any]:
         return codec.unpack(await operator.request(f"reach.tasks.{verb}", codec.pack(asked), timeout_s=5))
 
 
+async def learned(system: Any, task_id: str) -> None:
+    """Wait until the actor knows what the agent of a task says of it."""
+    async with asyncio.timeout(30):
+        while True:
+            if (await ask(system, "show", task_id=task_id)).get("idempotent") is not None:
+                return
+            await asyncio.sleep(0.1)
+
+
 async def delivery(system: Any, task_id: str, *, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Wait for what becomes of a task's callback."""
     async with asyncio.timeout(10):

@@ -12,7 +12,7 @@ import reach
 from reach.bus.keys import Role
 from reach.wire import codec
 from reach.wire.task import TaskState
-from tests.actors.tasks_rig import ask, looked_after
+from tests.actors.tasks_rig import ask, learned, looked_after
 from tests.runtime.fleet import Fleet, eventually
 
 WORKER = """
@@ -132,7 +132,7 @@ async def test_a_task_whose_only_worker_is_gone_is_ended(system: Any, fleet: Fle
         async for event in task.events():
             if event.state is TaskState.RUNNING:
                 break
-        await asyncio.sleep(0.5)  # It is learned what its agent says of it.
+        await learned(system, task.id)
         lost.kill()
         end = await task.end(timeout_s=30)
 

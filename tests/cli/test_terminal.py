@@ -122,6 +122,6 @@ def test_interrupted_pipe_says_so_on_a_line_of_its_own(at_bus: Reach, tmp_path: 
 
 def test_watch_redraws_until_ctrl_c(at_bus: Reach) -> None:
     """`--watch` on a terminal draws the table in place, and Ctrl-C ends it quietly."""
-    seen = on_terminal(at_bus, "ps", "--watch", until=lambda seen: seen.count("AGENT") >= 2)
+    seen = on_terminal(at_bus, "ps", "--watch", until=lambda seen: seen.count("INSTANCE") >= 2)
     assert "shop" in seen
     assert "Traceback" not in seen
