@@ -78,8 +78,9 @@ async def test_core_calls_succeed_while_five_times_too_much_is_offered(fleet: Fl
     assert good > 0.99
     assert len(offline) / max(one.began for one in offline) >= 400  # The load was what it was to be.
     assert reasons(offline)["OVERLOADED"] > len(offline) / 2
-    # Whose time ended in the queue was told that nothing was done: no outcome is unknown.
-    assert {"ok", "OVERLOADED", "DEADLINE"} >= reasons(offline).keys()
+    # Whose time ended in the queue was told that nothing was done; unknown is only what was at work when it ended.
+    assert {"ok", "OVERLOADED", "DEADLINE", "OUTCOME_UNKNOWN"} >= reasons(offline).keys()
+    assert reasons(offline)["OUTCOME_UNKNOWN"] <= len(offline) / 100
     # Nothing of it opened a breaker, and nothing is left.
     assert {} == bus._core.outbound.lanes.troubled
     assert (0, 0) == (bus.pending, bus._core.outbound.open_calls)

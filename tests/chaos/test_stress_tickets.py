@@ -35,10 +35,10 @@ async def steady(bus: Bus, number: int) -> dict[str, Reply]:
     return replies
 
 
-async def flip_under_load(rig: Rig, number: int) -> None:
+async def flip_under_load(own_rig: Rig, number: int) -> None:
     """Two of three instances change between no ticket and five; one keeps one."""
-    stays, *flipping = await rig.agents(3)
-    bus = await rig.bus()
+    stays, *flipping = await own_rig.agents(3)
+    bus = await own_rig.bus()
     await bus.cards.instances("stress.write")
     seconds = number / RATE_PER_S
     flips = [
@@ -59,29 +59,29 @@ async def flip_under_load(rig: Rig, number: int) -> None:
     )
     assert {} == failed
     assert number == len(replies)
-    begun = rig.effects.begun("write")
+    begun = own_rig.effects.begun("write")
     assert Counter({1: number}) == Counter(begun.values())
     assert changes > seconds * 20
-    assert all(by[peer.name] > number / 20 for peer in rig.peers)
+    assert all(by[peer.name] > number / 20 for peer in own_rig.peers)
     assert NOTHING == left_of(bus)
 
 
-async def test_changing_tickets_under_load_loses_no_call(rig: Rig) -> None:
+async def test_changing_tickets_under_load_loses_no_call(own_rig: Rig) -> None:
     """Design 5, LIFE-7: 10 000 calls at 1 000 a second while two of three flip between 0 and 5 tickets: 0 lost."""
-    await flip_under_load(rig, 10_000)
+    await flip_under_load(own_rig, 10_000)
 
 
 @pytest.mark.chaos_long
 @pytest.mark.timeout(900)
-async def test_changing_tickets_for_long_loses_no_call(rig: Rig) -> None:
+async def test_changing_tickets_for_long_loses_no_call(own_rig: Rig) -> None:
     """The same with 100 000 calls."""
-    await flip_under_load(rig, 100_000)
+    await flip_under_load(own_rig, 100_000)
 
 
-async def test_weight_is_the_number_of_tickets(rig: Rig) -> None:
+async def test_weight_is_the_number_of_tickets(own_rig: Rig) -> None:
     """Design 5: tickets 6:3:1 share the calls so, and an instance without a ticket is asked no more."""
-    peers = await rig.agents(3)
-    bus = await rig.bus()
+    peers = await own_rig.agents(3)
+    bus = await own_rig.bus()
     await bus.cards.instances("stress.read")
     for peer, tickets in zip(peers, (6, 3, 1), strict=True):
         assert (await peer.ask("tickets", capability="stress.read", count=tickets))["done"]
