@@ -149,9 +149,12 @@ async def test_second_requests_stay_within_the_retry_budget(fleet: Fleet) -> Non
     bus = await pair.serve("left", "right")
     pair.slow = {"left", "right"}
     began = monotonic()
-    await asyncio.gather(
-        *(bus.request("pair.do", hedge=True, retry=False, timeout_s=0.5) for _ in range(200))
-    )
+    for lane in bus._core.outbound.lanes.known("pair.do"):
+        lane.breaker.disable()  # It would keep the later ones away.
+    for _ in range(4):  # Not all in one moment: agents that share this loop would take it for a stall.
+        await asyncio.gather(
+            *(bus.request("pair.do", hedge=True, retry=False, timeout_s=0.5) for _ in range(50))
+        )
     seconds = monotonic() - began
     extra = pair.began.total() - 200
     print(f"  ▸ 200 slow calls in {seconds:.1f} s, {extra} second requests")  # noqa: T201 - what it is read for
