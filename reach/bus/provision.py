@@ -18,7 +18,7 @@ from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
-from reach.bus.streams import TASK_STREAMS, Stream, ensure_stream
+from reach.bus.streams import TASK_STREAMS, Stream, ensure_stream, unwritable
 from reach.errors import ConfigError
 
 HOUR_S = 3600.0
@@ -168,15 +168,7 @@ def faults(found: api.StreamConfig, store: Store) -> tuple[str, ...]:
     ]
     if found.retention not in {None, api.RetentionPolicy.LIMITS}:
         reasons.append(f"its retention is {found.retention}, and must be limits")
-    if found.storage not in {None, api.StorageType.FILE}:
-        reasons.append("it is kept in memory, and must be kept in files")
-    if found.sealed:
-        reasons.append("it is sealed")
-    if found.mirror is not None:
-        reasons.append("it mirrors another stream, and must be written to")
-    if found.no_ack:
-        reasons.append("it does not acknowledge")
-    return tuple(reasons)
+    return (*reasons, *unwritable(found))
 
 
 def corrections(found: api.StreamConfig, store: Store) -> dict[str, object]:

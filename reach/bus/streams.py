@@ -82,6 +82,12 @@ def faults(found: api.StreamConfig, stream: Stream) -> tuple[str, ...]:
     reasons = []
     if (found.retention or api.RetentionPolicy.LIMITS) != stream.retention:
         reasons.append(f"its retention is {found.retention}, and must be {stream.retention.value}")
+    return (*reasons, *unwritable(found))
+
+
+def unwritable(found: api.StreamConfig) -> tuple[str, ...]:
+    """Why nothing of ours can be kept in an existing stream, whatever it is for, in words; empty when it can."""
+    reasons = []
     if found.storage not in {None, api.StorageType.FILE}:
         reasons.append("it is kept in memory, and must be kept in files")
     if found.sealed:

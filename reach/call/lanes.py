@@ -261,15 +261,7 @@ class Lanes:
 
     def left(self, lane: Lane, now: float, permit: AnyPermit) -> None:
         """Give the permit of a call back whose outcome says nothing."""
-        if isinstance(permit, SharedPermit):
-            self._give_back(lane, permit, failed=None, latency_ms=0.0)
-            return
-        was_well = lane.well
-        for breaker in (lane.breaker, lane.core):
-            if breaker is not None:
-                breaker.record(now, failed=None, latency_ms=0.0, jitter=0.5, permit=permit)
-        if lane.well is not was_well:
-            self.moved(lane)
+        self._judge(lane, now, failed=None, latency_ms=0.0, permit=permit)
 
     def tell(
         self, lane: Lane, state: BreakerState, now: float, *, why: str = "", open_s: float = 0.0
