@@ -11,7 +11,7 @@ Within a lane NATS picks again, unless instances of it have just failed (RETRY-5
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from reach.faults import Reason
 from reach.policy.permits import Pass, Permit, Refused
@@ -19,7 +19,7 @@ from reach.wire import subjects
 from reach.wire.reply import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from reach.call.call import Call
     from reach.call.lanes import AnyPermit, Lane, Lanes
@@ -109,7 +109,10 @@ def choose(
     for level, tier in enumerate(tiers):
         if call.avoid and tier != tiers[-1] and _is_spent(call.avoid, offers, tier):
             continue  # All of it has failed this call: elsewhere is the next tier (RETRY-1).
-        usable, probing = _usable([offer for offer in offers if offer.tier == tier], call, now, refused)
+        here = [offer for offer in offers if offer.tier == tier]
+        usable, probing = usable_of(
+            here, call, now, refused, barred=lambda offer: _full(offer, call.capability)
+        )
         if probing is not None and (not usable or _may_probe(call, probing[0].lane, now)):
             offer, permit = probing
             return _within(call, offer, lanes, now, pick, permit=permit, level=level)
@@ -175,18 +178,38 @@ def _offers(call: Call, fit: list[Card], lanes: Lanes) -> list[_Offer]:
     return list(offers.values())
 
 
-def _usable(
-    offers: list[_Offer], call: Call, now: float, refused: list[Refusal]
-) -> tuple[list[_Offer], tuple[_Offer, Permit] | None]:
-    """Give the lanes of one tier that may be used, and one that wants to be probed."""
-    usable: list[_Offer] = []
-    probing: tuple[_Offer, Permit] | None = None
+class _OfLane(Protocol):
+    """Something that stands for one lane."""
+
+    @property
+    def lane(self) -> Lane:
+        """The lane."""
+        ...
+
+
+Offered = TypeVar("Offered", bound=_OfLane)
+
+
+def usable_of(
+    offers: Iterable[Offered],
+    call: Call,
+    now: float,
+    refused: list[Refusal],
+    *,
+    barred: Callable[[Offered], Refusal | None],
+) -> tuple[list[Offered], tuple[Offered, Permit] | None]:
+    """Give the lanes of one tier that may be used, and one that wants to be probed; the others go to `refused`.
+
+    `barred` says what keeps the call from a lane beside its breaker.
+    """
+    usable: list[Offered] = []
+    probing: tuple[Offered, Permit] | None = None
     for offer in offers:
-        lane = offer.lane
-        lane.limit = limit_of(offer.cards, call.capability)
-        if lane.full:
-            refused.append(Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True))
+        refusal = barred(offer)
+        if refusal is not None:
+            refused.append(refusal)
             continue
+        lane = offer.lane
         breaker = lane.breaker_of(call.envelope.priority)
         if probing is not None and not breaker.closed:
             continue  # One probe at a time is what one call can be.
@@ -198,6 +221,14 @@ def _usable(
         else:
             refused.append(Refusal(lane, verdict.why, verdict.retry_after_s))
     return usable, probing
+
+
+def _full(offer: _Offer, capability: str) -> Refusal | None:
+    lane = offer.lane
+    lane.limit = limit_of(offer.cards, capability)
+    if not lane.full:
+        return None
+    return Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True)
 
 
 def limit_of(cards: Iterable[Card], capability: str) -> int | None:

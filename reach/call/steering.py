@@ -15,12 +15,12 @@ from __future__ import annotations
 from random import random
 from typing import TYPE_CHECKING, Any, Final
 
-from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, nobody
+from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, nobody, usable_of
 from reach.call.permits import AskFirst
 from reach.call.plan import Asker, Crowd, Part, Plan, crowd, plan
 from reach.faults import Reason
 from reach.policy.alias import EvenPicks
-from reach.policy.permits import Pass, Permit, Refused
+from reach.policy.permits import Permit, Refused
 from reach.wire import subjects
 
 if TYPE_CHECKING:
@@ -202,7 +202,9 @@ class Steering:
             some = [part for part in parts if part.told.priority == priority]
             if call.avoid and priority != order[-1] and self._is_spent(call, some):
                 continue
-            usable, probing = self._usable(call, found, some, now, refused)
+            usable, probing = usable_of(
+                some, call, now, refused, barred=lambda part: self._barred(found, part, now)
+            )
             if probing is not None and (may_probe or not usable):
                 part, permit = probing
                 return Route(part.route.subject, None, part.lane, permit, part.level)
@@ -213,30 +215,6 @@ class Steering:
         if due:
             raise AskFirst(due[0])
         return self._last_resort(call, parts, now) or self._nobody(call, refused)
-
-    def _usable(
-        self, call: Call, found: Plan, parts: list[Part], now: float, refused: list[Refusal]
-    ) -> tuple[list[Part], tuple[Part, Permit] | None]:
-        """Give those of a tier that may be used, and one that this caller has to probe by itself."""
-        usable: list[Part] = []
-        probing: tuple[Part, Permit] | None = None
-        for part in parts:
-            lane = part.lane
-            barred = self._barred(found, part, now)
-            if barred is not None:
-                refused.append(barred)
-                continue
-            breaker = lane.breaker_of(call.envelope.priority)
-            if probing is not None and not breaker.closed:
-                continue  # One probe at a time is what one call can be.
-            verdict = breaker.admit(now, priority=call.envelope.priority, expires_at=call.deadline)
-            if isinstance(verdict, Permit):
-                probing = part, verdict
-            elif isinstance(verdict, Pass):
-                usable.append(part)
-            else:
-                refused.append(Refusal(lane, verdict.why, verdict.retry_after_s))
-        return usable, probing
 
     def _barred(self, found: Plan, part: Part, now: float) -> Refusal | None:
         """Say what keeps a call from a lane, beside the lane's own breaker."""
