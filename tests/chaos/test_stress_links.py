@@ -126,8 +126,10 @@ async def test_a_link_that_went_deaf_is_replaced_at_once(rig: Rig, monkeypatch: 
         raise ValueError("something that nobody has thought of")
 
     monkeypatch.setattr(link, "_process_msg", unreadable)
-    # With a header: plain messages are framed by our own code, and never come to where this one does.
-    bus.connection.publish(f"{bus.connection.inbox}.here", b"{}", headers={"Kind": "odd"})
+    # With a header: plain messages are framed by our own code, and never come to where this one does. From an
+    # agent: no caller may publish to an inbox.
+    agent = await rig.connection(Role.AGENT)
+    agent.publish(f"{bus.connection.inbox}.here", b"{}", headers={"Kind": "odd"})
     await eventually(lambda: bus.connection.epoch == 2, within_s=3.0)
     assert isinstance(bus, reach.Bus)
     await bus.connection.flush()
