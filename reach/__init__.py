@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from reach.runtime.context import Context
     from reach.runtime.run import run
     from reach.runtime.taskcontext import TaskContext
-    from reach.wire.card import Limits
+    from reach.wire.card import Batch, Cache, Limits, Rate
     from reach.wire.envelope import Envelope
     from reach.wire.reply import Failure, Reply
     from reach.wire.task import TaskEvent, TaskState
@@ -58,6 +58,8 @@ _HOME = {
     "Actor": "reach.runtime.actor",
     "Advice": "reach.faults",
     "Agent": "reach.runtime.agent",
+    "Batch": "reach.wire.card",
+    "Cache": "reach.wire.card",
     "Bus": "reach.call.client",
     "CallTimeout": "reach.errors",
     "Code": "reach.faults",
@@ -70,6 +72,7 @@ _HOME = {
     "NameRefused": "reach.errors",
     "NotExecuted": "reach.errors",
     "NotOnTheWire": "reach.errors",
+    "Rate": "reach.wire.card",
     "RateLimited": "reach.errors",
     "ReachError": "reach.errors",
     "Reason": "reach.faults",
@@ -100,7 +103,9 @@ __all__ = [
     "Actor",
     "Advice",
     "Agent",
+    "Batch",
     "Bus",
+    "Cache",
     "CallTimeout",
     "Code",
     "ConfigError",
@@ -112,6 +117,7 @@ __all__ = [
     "NameRefused",
     "NotExecuted",
     "NotOnTheWire",
+    "Rate",
     "RateLimited",
     "ReachError",
     "Reason",

@@ -41,6 +41,8 @@ class CallOptions(TypedDict, total=False):
     retry: bool
     trace: bool
     hedge: bool
+    dedupe: bool
+    cache: bool
     fallback: Any
 
 
@@ -50,8 +52,10 @@ class Options:
 
     `timeout_s` is the whole call's; `target` names an agent; `require` excludes (`lang`, `region`, `version`,
     any label), `prefer` weighs; `retry=False` allows one attempt only; `trace=True` asks for the hops;
-    `hedge=True` lets a second request follow a slow first one (idempotent capabilities only, RETRY-8); `fallback` is
-    the value that takes the place of a result which is not to be had (the reply is then `degraded`, BREAK-6).
+    `hedge=True` lets a second request follow a slow first one (idempotent capabilities only, RETRY-8);
+    `dedupe=False` lets a task repeat a write with the same parameters (IDEM-4); `cache=False` wants an answer of its
+    own, neither kept nor shared (GUARD-5); `fallback` is the value that takes the place of a result which is not to
+    be had (the reply is then `degraded`, BREAK-6).
     """
 
     timeout_s: float | None = None
@@ -67,6 +71,8 @@ class Options:
     retry: bool = True
     trace: bool = False
     hedge: bool = False
+    dedupe: bool = True
+    cache: bool = True
     fallback: Any = NO_FALLBACK
     carried: bool = field(init=False)
     """Whether the envelope has to say anything of them."""
@@ -120,7 +126,7 @@ _CARRIED: Final = (
 NO_OPTIONS: Final = Options()
 """The options of a call that has none; one object, so that asking is a comparison."""
 
-_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge"})
+_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge", "cache"})
 """Options of which a program uses the same few combinations over and over: those are checked once."""
 _MAX_KNOWN: Final = 256
 _merged_before: dict[tuple[tuple[str, object], ...], Options] = {}
@@ -148,6 +154,8 @@ _KINDS: Final[dict[str, tuple[str, type | tuple[type, ...]]]] = {
     "retry": ("True or False", bool),
     "trace": ("True or False", bool),
     "hedge": ("True or False", bool),
+    "dedupe": ("True or False", bool),
+    "cache": ("True or False", bool),
     "idempotency_key": (f"a text of 1 to {_MAX_KEY} characters", str),
 }
 

@@ -11,39 +11,39 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reach import ids
 from reach.bus.workqueue import ACK_WAIT_S
 from reach.policy.bulkhead import Bulkhead
 from reach.policy.tasklife import MAX_ATTEMPTS
-from reach.registry.face import Kind
 from reach.runtime.context import Context
-from reach.runtime.executor import AsyncExecutor, Executor, ProcessExecutor, ThreadExecutor
 from reach.runtime.instance import Instance
 from reach.runtime.job import Served
+from reach.runtime.offer import (
+    ExecutorName,
+    asked_for,
+    check_numbers,
+    check_reads,
+    executor_for,
+    is_stream,
+    of_its_own,
+)
 from reach.runtime.service import semver
 from reach.runtime.signature import bind
 from reach.runtime.taskoffer import MAX_PAYLOAD, OfferedTask, TaskOptions, offer_task
 from reach.runtime.taskwriter import Author
 from reach.runtime.worker import Worker
 from reach.wire import names
-from reach.wire.card import CapabilityCard, Card, Limits
+from reach.wire.card import Batch, Cache, CapabilityCard, Card, Limits, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reach.bus.settings import Settings
     from reach.observe.records import Recorder
-    from reach.runtime.signature import Handler
 
 _log = logging.getLogger("reach.agent")
-
-MAX_ASYNC: Final = 64
-"""Default `max_concurrency` of coroutines and streams (behaviour GUARD-1)."""
-
-MAX_THREADS: Final = 20
-"""Default `max_concurrency` of functions that run in threads (behaviour GUARD-1)."""
 
 DEFAULT_TIMEOUT_S: Final = 15.0
 """How long a capability may take unless it says otherwise (behaviour CALL-1)."""
@@ -54,7 +54,6 @@ DRAIN_S: Final = 30.0
 TASKS_SHARE: Final = 1 / 3
 """The part of that time in which running tasks may finish; the others are put back."""
 
-ExecutorName = Literal["async", "thread", "process"]
 F = TypeVar("F", bound=Callable[..., Any])
 Hook = Callable[[], Awaitable[None] | None]
 
@@ -114,6 +113,11 @@ class Agent:
         queue: int = 0,
         prioritised: bool = False,
         limits: Limits | None = None,
+        reads: bool = False,
+        dedupe: bool = True,
+        cache: Cache | None = None,
+        batch: Batch | None = None,
+        rate: Rate | None = None,
     ) -> Callable[[F], F]:
         """Serve a function as a capability.
 
@@ -122,20 +126,18 @@ class Agent:
         it twice is the same as once: only then are timeouts retried. Of the calls over `max_concurrency` at most
         `queue` wait, the others are refused at once; `prioritised` keeps places free for `core` calls, and lets
         `offline` ones use half of them. `limits` bounds what one calling process has under way here: what is over it
-        goes to another agent, then to the next tier. Raises `NameRefused`, `TypeError`, `ValueError` at decoration
-        for what could not be served.
+        goes to another agent, then to the next tier; `rate` is for all callers together.
+
+        `reads=True` says that a call changes nothing (and so is idempotent): equal calls under way share one answer,
+        `cache` lets an answer be given again, `batch` merges calls. `dedupe=False` lets a task repeat a write with
+        the same parameters. Raises `NameRefused`, `TypeError`, `ValueError` at decoration for what could not be served.
         """
 
         def serve(function: F) -> F:
             tag = names.capability(name)
             if tag in self.capabilities:
                 raise ValueError(f"{self.agent_id} already serves {tag!r}: give one of the two another name")
-            if timeout_s is not None and not timeout_s > 0:
-                raise ValueError(f"timeout_s of {tag!r} is a positive number of seconds, not {timeout_s}")
-            if max_concurrency is not None and max_concurrency < 1:
-                raise ValueError(f"max_concurrency of {tag!r} is at least 1, not {max_concurrency}")
-            if queue < 0:
-                raise ValueError(f"queue of {tag!r} is 0 or more, not {queue}")
+            check_numbers(tag, timeout_s=timeout_s, max_concurrency=max_concurrency, queue=queue)
             frame = inspect.currentframe()
             caller = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
             handler = bind(
@@ -145,28 +147,34 @@ class Agent:
                 namespace=caller,
                 offloaded=executor == "process",
             )
-            chosen, limit = _executor_for(handler, executor, max_concurrency)
+            check_reads(tag, reads=reads, stream=is_stream(handler), cache=cache, batch=batch)
+            chosen, limit = executor_for(handler, executor, max_concurrency)
             card = CapabilityCard(
                 tag=tag,
                 description=description or inspect.getdoc(function) or "",
-                kind="stream" if _is_stream(handler) else "request",
+                kind="stream" if is_stream(handler) else "request",
                 weight=weight,
                 priority=priority,
-                idempotent=idempotent,
+                idempotent=idempotent or reads,
                 timeout_s=timeout_s,
                 max_concurrency=limit,
                 max_payload_bytes=max_payload_bytes,
                 input_schema=handler.input_schema,
                 output_schema=handler.output_schema,
                 limits=limits,
+                reads=reads,
+                dedupe=dedupe,
+                cache=cache,
+                batch=batch,
+                rate=rate,
             )
             self._served[tag] = Served(
                 card=card,
                 handler=handler,
                 executor=chosen,
                 places=self._places(tag, limit, queue=queue, prioritised=prioritised),
-                timeout_s=timeout_s or (120.0 if _is_stream(handler) else DEFAULT_TIMEOUT_S),
-                is_stream=_is_stream(handler),
+                timeout_s=timeout_s or (120.0 if is_stream(handler) else DEFAULT_TIMEOUT_S),
+                is_stream=is_stream(handler),
             )
             return function
 
@@ -217,7 +225,7 @@ class Agent:
                 tag=tag,
                 options=options,
                 namespace=caller,
-                place=lambda handler: _executor_for(handler, executor, max_concurrency),
+                place=lambda handler: executor_for(handler, executor, max_concurrency),
                 offloaded=executor == "process",
             )
             return function
@@ -271,7 +279,7 @@ class Agent:
                 f"{self.agent_id} serves nothing yet: decorate a function with "
                 f"@agent.capability('some.name') before running it"
             )
-        served = [_of_its_own(one) for one in self._served.values()]
+        served = [of_its_own(one) for one in self._served.values()]
         instance = Instance(self, ids.instance_id(self.agent_id), served, recorder=recorder)
         await instance.open(settings)
         worker = self._worker(instance)
@@ -292,7 +300,7 @@ class Agent:
     def _worker(self, instance: Instance) -> Worker | None:
         author = Author(agent_id=self.agent_id, instance=instance.name, generation=instance.generation)
         offered = [
-            one.of_its_own(_executor_for(one.handler, _asked_for(one.executor), one.limit)[0])
+            one.of_its_own(executor_for(one.handler, asked_for(one.executor), one.limit)[0])
             for one in self._tasks.values()
         ]
         return Worker(instance.connection, instance.bus, author, offered) if offered else None
@@ -315,57 +323,6 @@ class Agent:
         from reach.runtime.run import run  # noqa: PLC0415 - run knows agents; agents know it only here
 
         run(self)
-
-
-def _is_stream(handler: Handler) -> bool:
-    return handler.kind in {Kind.STREAM, Kind.SYNC_STREAM}
-
-
-def _of_its_own(offered: Served) -> Served:
-    """Give a capability to one instance: with slots, counters and an executor that no other start shares."""
-    shape = offered.places
-    executor, limit = _executor_for(offered.handler, _asked_for(offered.executor), shape.limit)
-    places = Bulkhead(
-        limit,
-        queue_limit=shape.queue_limit,
-        prioritised=shape.prioritised,
-        name=shape.name,
-        owner=shape.owner,
-    )
-    return Served(
-        card=offered.card,
-        handler=offered.handler,
-        executor=executor,
-        places=places,
-        timeout_s=offered.timeout_s,
-        is_stream=offered.is_stream,
-    )
-
-
-def _asked_for(executor: Executor) -> ExecutorName | None:
-    return "process" if isinstance(executor, ProcessExecutor) else None
-
-
-def _executor_for(
-    handler: Handler, asked: ExecutorName | None, max_concurrency: int | None
-) -> tuple[Executor, int]:
-    """Give where a handler runs, and how many at once. Raises `ValueError` for what cannot be."""
-    in_loop = handler.kind in {Kind.ASYNC, Kind.STREAM}
-    if asked == "process":
-        limit = max_concurrency or 2
-        return ProcessExecutor(handler.function, limit=limit), limit
-    if in_loop:
-        if asked == "thread":
-            raise ValueError(
-                f"{handler.capability!r} is `async def`, which runs in the loop: make it `def` for threads"
-            )
-        return AsyncExecutor(), max_concurrency or MAX_ASYNC
-    if asked == "async":
-        raise ValueError(
-            f"{handler.capability!r} is a plain `def`, which would block the loop: make it `async def`"
-        )
-    limit = max_concurrency or MAX_THREADS
-    return ThreadExecutor(limit), limit
 
 
 async def _call(hook: Hook) -> None:

@@ -39,8 +39,49 @@ class Limits(_Message):
         return max(1, int(self.tested_concurrency * TESTED_SHARE))
 
 
+class Cache(_Message):
+    """How long an answer may be given again (GUARD-5).
+
+    A result is fresh for `ttl_s` seconds; for `stale_if_error_s` more it takes the place of a failure, marked `stale`.
+    """
+
+    ttl_s: float = Field(default=5.0, gt=0)
+    stale_if_error_s: float = Field(default=0.0, ge=0)
+
+
+class Batch(_Message):
+    """How point reads are merged into one call of a capability that takes many at once (GUARD-6).
+
+    Calls that differ only in parameter `by` are collected for `window_ms`, at most `max` of them, and made as one
+    call of capability `into`, with the list of their values as parameter `many`. It answers with a list in that
+    order, or with a map from each value to its result.
+    """
+
+    by: str = Field(min_length=1)
+    into: CapabilityName
+    many: str = Field(min_length=1)
+    max: int = Field(default=50, ge=2)
+    window_ms: float = Field(default=5.0, gt=0)
+
+
+class Rate(_Message):
+    """How many calls all callers together may make (GUARD-3).
+
+    `calls` in any `per_s` seconds, and `concurrent` under way at once; for all tenants together, or for each.
+    """
+
+    calls: int | None = Field(default=None, ge=1)
+    per_s: float = Field(default=1.0, gt=0)
+    concurrent: int | None = Field(default=None, ge=1)
+    per: Literal["capability", "tenant"] = "capability"
+
+
 class CapabilityCard(_Message):
-    """One capability of one agent. Schemas are JSON Schema (top level is checked by callers)."""
+    """One capability of one agent. Schemas are JSON Schema (top level is checked by callers).
+
+    `reads` says that a call changes nothing, so that equal ones may share an answer; `dedupe` that a repeated write
+    within a task gets the first result (IDEM-4).
+    """
 
     tag: CapabilityName
     description: str = ""
@@ -56,6 +97,16 @@ class CapabilityCard(_Message):
     output_schema: dict[str, Any] | None = None
     slow_ms: int | None = None
     limits: Limits | None = None
+    reads: bool = False
+    dedupe: bool = True
+    cache: Cache | None = None
+    batch: Batch | None = None
+    rate: Rate | None = None
+
+    @property
+    def is_thrifty(self) -> bool:
+        """Whether a call has to ask, before it is sent, if it may be made or need not be."""
+        return self.reads or self.rate is not None
 
 
 class Card(_Message):

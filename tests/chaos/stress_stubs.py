@@ -16,10 +16,10 @@ from reach.bus.framing import Delivery
 from reach.errors import UpstreamFailure
 from reach.faults import Reason
 from reach.observe.metrics import Metrics
-from reach.runtime.agent import _of_its_own
 from reach.runtime.answer import Answers
 from reach.runtime.inbound import Inbound
 from reach.runtime.job import Served
+from reach.runtime.offer import of_its_own
 from reach.runtime.stall import StallGuard
 
 
@@ -100,7 +100,7 @@ class Pipeline:
         self.link = SilentLink()
         link: Any = self.link
         blobs: Any = NoBlobs()
-        self.served: list[Served] = [_of_its_own(one) for one in agent._served.values()]
+        self.served: list[Served] = [of_its_own(one) for one in agent._served.values()]
         answers = Answers(link, blobs, provider="fuzzed", instance="fuzzed-aaaaaaaa", generation=1)
         bus: Any = SimpleNamespace(metrics=Metrics())
         self.inbound = Inbound(

@@ -23,8 +23,9 @@ from reach.faults import FAULTS, Retryable
 from reach.policy.deadline import DEFAULT_TIMEOUT_S
 from reach.policy.retry import BACKOFF_BASE_S, MAX_ATTEMPTS
 from reach.runtime import stall
-from reach.runtime.agent import DRAIN_S, MAX_ASYNC, MAX_THREADS
+from reach.runtime.agent import DRAIN_S
 from reach.runtime.inbound import ACCEPT_AFTER_S
+from reach.runtime.offer import MAX_ASYNC, MAX_THREADS
 from reach.wire import names, subjects
 from reach.wire.asyncapi import CHANNELS
 from reach.wire.card import CapabilityCard
