@@ -8,11 +8,10 @@ import asyncio
 import sys
 from typing import Any, Final
 
-import uvloop
-
 import reach
 from reach.bus.keys import Role
 from reach.bus.settings import resolve
+from reach.runtime.run import in_loop
 
 PLACES: Final = 256
 NOOP: Final = "bench.noop"
@@ -68,4 +67,5 @@ async def main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1]))
+    # As `agent.run()` does it: uvloop, and a collector that leaves alone what was imported; for both.
+    in_loop(main(sys.argv[1]))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from reach.bus.streams import EVENTS_KEPT_S
 from reach.bus.taskstream import Entry

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from reach import ids
 from reach.bus.connection import LinkState
 from reach.bus.translate import translate
@@ -39,8 +41,7 @@ _CONTROL: Final = "100"
 _RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True, gc=False):
     """What a delivery says of itself: its sequence in the stream and in the consumer, when it was stored (epoch ms)."""
 
     stream_seq: int
@@ -56,12 +57,14 @@ def position(reply: str) -> Position | None:
     `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<ns>.<pending>`, or with domain and account
     before the stream.
     """
+    if not reply.startswith("$JS.ACK."):
+        return None
     parts = reply.split(".")
-    if len(parts) < 9 or parts[0] != "$JS" or parts[1] != "ACK":  # noqa: PLR2004 - see above
+    if len(parts) < 9:  # noqa: PLR2004 - see above
         return None
     at = 4 if len(parts) == 9 else 6  # noqa: PLR2004
     try:
-        delivered, stream_seq, consumer_seq, stored_ns, pending = (int(part) for part in parts[at : at + 5])
+        delivered, stream_seq, consumer_seq, stored_ns, pending = map(int, parts[at : at + 5])
     except ValueError:
         return None
     return Position(stream_seq, consumer_seq, stored_ns // 1_000_000, pending, delivered)
@@ -83,8 +86,7 @@ class Begin:
         return {"deliver_policy": "new"}
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(Struct, frozen=True):
     """One message of the stream."""
 
     subject: str

@@ -75,12 +75,13 @@ class JetStream:
         self._connection = connection
         domain = connection.settings.jetstream_domain
         self.prefix = f"$JS.{domain}.API." if domain else "$JS.API."
-        self._inbox = f"{connection.inbox}.{ids.new_id()}."
+        inbox = f"{connection.inbox}.{ids.new_id()}."
+        self._inbox = inbox.encode()
         self._count = 0
-        self._waiting: dict[str, tuple[asyncio.Future[Delivery], str, int]] = {}
+        self._waiting: dict[bytes, tuple[asyncio.Future[Delivery], str]] = {}
         self._loop = asyncio.get_running_loop()
-        self._wheel: DeadlineWheel[str] = DeadlineWheel(self._loop, self._on_due)
-        self._subscription = connection.subscribe(f"{self._inbox}*", self._on_answer)
+        self._wheel: DeadlineWheel[bytes] = DeadlineWheel(self._loop, self._on_due)
+        self._subscription = connection.subscribe(f"{inbox}*", self._on_answer)
         connection.on_state(self._on_state)
         connection.denials.append(self._on_denied)
 
@@ -180,28 +181,28 @@ class JetStream:
         if size > link.max_payload:
             raise too_large(size, link.max_payload)
         self._count += 1
-        reply = f"{self._inbox}{self._count}"
+        reply = b"%b%d" % (self._inbox, self._count)
         answer: asyncio.Future[Delivery] = self._loop.create_future()
         if block:
-            link.send_with_headers(subject, reply, data, block)
+            link.send_with_headers(subject, reply.decode(), data, block)
         else:
-            link.send(subject, reply, data)
+            link.send(subject, reply.decode(), data)
         slot = self._wheel.add(reply, self._loop.time() + timeout_s)
-        self._waiting[reply] = (answer, subject, slot)
+        self._waiting[reply] = (answer, subject)
         try:
             return await answer
         except _NoAnswerError:
             return None
         finally:
-            self._waiting.pop(reply, None)
+            del self._waiting[reply]
             self._wheel.discard(reply, slot)
 
     def _on_answer(self, delivery: Delivery) -> None:
-        waiting = self._waiting.get(delivery.subject)
+        waiting = self._waiting.get(delivery.raw_subject)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(delivery)
 
-    def _on_due(self, reply: str) -> None:
+    def _on_due(self, reply: bytes) -> None:
         waiting = self._waiting.get(reply)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_exception(_NoAnswerError())
@@ -217,7 +218,7 @@ class JetStream:
 
     def _give_up(self, denied: str | None) -> None:
         """Settle everything that waits, or what waits on a subject that is denied."""
-        for answer, subject, _ in self._waiting.values():
+        for answer, subject in self._waiting.values():
             if answer.done():
                 continue
             if denied is None:

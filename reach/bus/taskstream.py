@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from reach.bus.jetstream import GuardRefused, JetStream, Unacknowledged
 from reach.errors import CallTimeout, LinkDown, Unreachable
@@ -40,8 +41,7 @@ _REFUSALS: Final = 3
 _BY_SCHEDULE: Final = b"\nNats-Scheduler:"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One event where it stands: at `sequence` of the stream. `fired`: a schedule brought it, without a guard."""
 
     sequence: int
@@ -62,6 +62,7 @@ class TaskStream:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._loop = asyncio.get_running_loop()
         self.jetstream = JetStream(connection)
 
     def now_ms(self) -> int:
@@ -73,11 +74,14 @@ class TaskStream:
         event: TaskEvent,
         *,
         after: int,
+        packed: bytes | None = None,
         headers: dict[str, str] | None = None,
         patience_s: float = PATIENCE_S,
         absence_s: float = ABSENCE_S,
     ) -> int:
         """Write an event as the task's next one after sequence `after` (0: its first); gives its own sequence.
+
+        `packed` is the event as it goes, where its writer has packed it already.
 
         Raises:
             Outrun: the task has gone on meanwhile.
@@ -85,17 +89,18 @@ class TaskStream:
             ReachError: no stream takes it for `absence_s`, or the broker refuses it; nothing was written.
             NotOnTheWire: its data cannot cross.
         """
-        event.at = event.at or self.now_ms()
-        subject, data = event.subject, event.pack()
+        if packed is None:
+            event.at = event.at or self.now_ms()
+            packed = event.pack()
+        subject = event.subject
         guard = (subjects.task_events(event.tenant, event.task_id), after)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience_s
-        there_by = loop.time() + absence_s
+        began = self._loop.time()
+        deadline, there_by = began + patience_s, began + absence_s
         sent, refusals = False, 0
         while True:
             try:
                 try:
-                    return await self.jetstream.publish(subject, data, guard=guard, headers=headers)
+                    return await self.jetstream.publish(subject, packed, guard=guard, headers=headers)
                 except Unacknowledged:
                     sent = True
                     await self._linked(deadline)
@@ -111,10 +116,10 @@ class TaskStream:
                 await self._linked(deadline)
             except Unreachable:
                 # A server that has just started answers before its streams do.
-                if loop.time() >= min(there_by, deadline):
+                if self._loop.time() >= min(there_by, deadline):
                     raise
                 await asyncio.sleep(_AGAIN_S * 5)
-            if loop.time() >= deadline:
+            if self._loop.time() >= deadline:
                 raise CallTimeout(
                     f"the stream of events did not acknowledge {event.state} of task {event.task_id} "
                     f"within {patience_s:g} s",
@@ -169,7 +174,7 @@ class TaskStream:
             raise Outrun([] if last is None else [last])
 
     async def _linked(self, deadline: float) -> None:
-        left = deadline - asyncio.get_running_loop().time()
+        left = deadline - self._loop.time()
         if left > 0 and not self._connection.connected:
             await self._connection.wait_connected(left)
         else:

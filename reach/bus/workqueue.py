@@ -54,9 +54,9 @@ class Work:
 
     __slots__ = ("_connection", "_reply", "data", "headers", "position", "received", "subject")
 
-    def __init__(self, connection: Connection, delivery: Delivery, found: Position) -> None:
+    def __init__(self, connection: Connection, delivery: Delivery, found: Position, reply: str) -> None:
         self._connection = connection
-        self._reply = delivery.raw_reply.decode()
+        self._reply = reply
         self.subject = delivery.subject
         self.data = delivery.data
         self.headers = delivery.headers or {}
@@ -269,12 +269,13 @@ class WorkQueue:
         if status is not None and delivery.subject.startswith(self._prefix):
             self._on_status(delivery.subject, status, headers)
             return
-        found = position(delivery.raw_reply.decode("utf-8", "replace"))
+        reply = delivery.raw_reply.decode("utf-8", "replace")
+        found = position(reply)
         if found is None:
             return
         # The server serves the requests in turn; only the sum matters.
         self._asked = max(0, self._asked - 1)
-        work = Work(self._connection, delivery, found)
+        work = Work(self._connection, delivery, found, reply)
         if not self._pulling or self._room() <= 0:
             work.put_back()
             return

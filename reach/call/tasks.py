@@ -96,10 +96,12 @@ class Tasks:
         event.notify = f"{self._prefix}{self._count}"
         self._waiting[event.notify] = task
         fingerprint = None if key is None else digest(envelope.payload)
-        await self._claim_check(event)
+        packed = await self._packed(event)
         headers = None if due is None else _schedule(event, due)
         try:
-            task.sequence = await self.stream.append(event, after=0, headers=headers, patience_s=SUBMIT_S)
+            task.sequence = await self.stream.append(
+                event, after=0, packed=packed, headers=headers, patience_s=SUBMIT_S
+            )
         except Outrun as outrun:
             if fingerprint is None or not outrun.entries:
                 raise  # An id of 80 random bits that was there before: never seen.
@@ -161,14 +163,19 @@ class Tasks:
         if wrong is not None:
             raise SchemaInvalid(f"the parameters do not fit {name!r}: {wrong}")
 
-    async def _claim_check(self, event: TaskEvent) -> None:
-        """Let a payload that does not fit one message wait in the blob store until its task is forgotten."""
+    async def _packed(self, event: TaskEvent) -> bytes:
+        """Pack a submission; a payload that does not fit waits in the blob store until its task is forgotten."""
+        packed = event.pack()
         envelope = event.envelope
-        if envelope is None or envelope.blob is not None:
-            return
-        if len(event.pack()) > self.connection.max_payload - _ROOM:
-            envelope.blob = await self.blobs.put(codec.pack(envelope.payload), bucket=BLOB_BUCKET)
-            envelope.payload = {}
+        if (
+            envelope is None
+            or envelope.blob is not None
+            or len(packed) <= self.connection.max_payload - _ROOM
+        ):
+            return packed
+        envelope.blob = await self.blobs.put(codec.pack(envelope.payload), bucket=BLOB_BUCKET)
+        envelope.payload = {}
+        return event.pack()
 
     def _same(self, task: Task, first: TaskEvent, fingerprint: str) -> Task:
         """Give the task that was submitted under the same key before. Raises `SchemaInvalid`/`KEY_REUSED`."""

@@ -16,8 +16,11 @@ backoff                 1 s × 2^(n-1)    RETRY-4's form; at most 5 min, spread 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reach.faults import Code, Executed, Reason
 from reach.policy.backoff import delay_s
@@ -71,8 +74,7 @@ class IllegalMove(ValueError):
     """A state that cannot follow the one before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLife:
+class TaskLife(Struct, frozen=True, kw_only=True, gc=False):
     """Where a task stands. `sequence` is that of its last event in the stream, 0 before the first.
 
     `instance` and `generation` name the worker that has it, or had it last; `due` (epoch milliseconds) is when it may
@@ -188,8 +190,7 @@ def has_checkpoint(event: TaskEvent) -> bool:
 # -------------------------------------------------------------------------------- a task out of the queue
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True, gc=False):
     """Begin it, as this attempt. `taken_over` says that another worker had begun it before."""
 
     attempt: int

@@ -35,10 +35,13 @@ class Notes:
         self._timer: asyncio.TimerHandle | None = None
         self.restored: Any = None
 
-    async def restore(self, sequence: int | None) -> None:
+    @property
+    def held(self) -> bool:
+        """Whether progress waits to be written."""
+        return self._held is not None
+
+    async def restore(self, sequence: int) -> None:
         """Read the checkpoint that the task has. Raises `ReachError`."""
-        if sequence is None:
-            return
         worker = self._run.worker
         entry = await worker.stream.at(sequence)
         if entry is None:

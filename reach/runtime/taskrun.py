@@ -27,7 +27,7 @@ from reach.runtime.taskcontext import TaskContext
 from reach.runtime.tasknotes import Notes
 from reach.runtime.taskwriter import Fenced, TaskWriter
 from reach.wire import codec, subjects
-from reach.wire.envelope import Envelope
+from reach.wire.envelope import BlobRef, Envelope
 from reach.wire.reply import Failure
 from reach.wire.task import TaskEvent, TaskState
 
@@ -161,8 +161,9 @@ class TaskRun:
         timer = loop.call_at(self.deadline, self.stop, EndedBy.DEADLINE)
         try:
             self.inside = True
-            params = await self._params()
-            await self.notes.restore(self.claim.life.checkpoint)
+            params = self.envelope.payload if self.envelope.blob is None else await self._large(self.envelope.blob)
+            if self.claim.life.checkpoint is not None:
+                await self.notes.restore(self.claim.life.checkpoint)
             context = (
                 TaskContext(self, self.worker.bus, self.worker.author.instance)
                 if offered.handler.wants_context
@@ -196,11 +197,9 @@ class TaskRun:
             times.append((self.envelope.expires_at - self.worker.stream.now_ms()) / 1000)
         return max(0.0, min(times))
 
-    async def _params(self) -> dict[str, Any]:
-        if self.envelope.blob is None:
-            return self.envelope.payload
+    async def _large(self, blob: BlobRef) -> dict[str, Any]:
         most = self.offered.card.max_payload_bytes
-        return codec.unpack(await self.worker.blobs.get(self.envelope.blob, limit=most))
+        return codec.unpack(await self.worker.blobs.get(blob, limit=most))
 
     def _call_context(self) -> CallContext:
         envelope = self.envelope
@@ -254,7 +253,8 @@ class TaskRun:
     # -- telling ------------------------------------------------------------------------------------
 
     async def _tell(self, value: Any, failure: Failure | None) -> None:
-        await self.notes.flush()
+        if self.notes.held:
+            await self.notes.flush()
         if failure is None:
             try:
                 await self.conclude(TaskState.COMPLETED, data=value)
@@ -309,7 +309,7 @@ class TaskRun:
         if notify:
             try:
                 # A hint to whoever waits; who misses it reads the events.
-                self.worker.connection.publish(notify, self.end.pack())
+                self.worker.connection.publish(notify, self.writer.packed)
             except (LinkDown, ReachError):
                 _log.debug("the submitter of task %s was not told at once", self.task_id)
 

@@ -75,6 +75,8 @@ class TaskWriter:
         self._most = max_payload - ROOM
         self._turn = asyncio.Lock()
         self.sequence = sequence
+        self.packed = b""
+        """The last event as it was written."""
         self.attempt = 0
         self.lost = 0
         self.run = 1
@@ -115,11 +117,18 @@ class TaskWriter:
             event.attempt, event.lost, event.run = self.attempt, self.lost, self.run
             event.checkpoint = self.checkpoint
             patience_s = AS_LONG_AS_IT_TAKES_S if state in TERMINAL else PATIENCE_S
-            await self._kept(event, patience_s)
+            if event.data is not None:
+                await self._kept(event, patience_s)
+            event.at = self._stream.now_ms()
+            self.packed = event.pack()
             while True:
                 try:
                     self.sequence = await self._stream.append(
-                        event, after=self.sequence, patience_s=patience_s, absence_s=patience_s
+                        event,
+                        after=self.sequence,
+                        packed=self.packed,
+                        patience_s=patience_s,
+                        absence_s=patience_s,
                     )
                 except Outrun as outrun:
                     self._look(outrun)

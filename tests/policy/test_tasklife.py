@@ -1,12 +1,12 @@
 """The life of a task as pure decisions: which move may follow which, what a delivery and what a failure lead to."""
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reach.faults import Code, Executed, Reason
 from reach.policy.tasklife import (
