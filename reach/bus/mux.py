@@ -69,7 +69,7 @@ class Mux:
         self._by_instance: dict[str, set[bytes]] = {}
         # Cancelled before anybody had accepted: told as soon as acceptance arrives. Bounded by the wheel.
         self._orphans: dict[bytes, Pending] = {}
-        self._untold: deque[tuple[str, str]] = deque(maxlen=MAX_UNTOLD)
+        self._untold: deque[tuple[str, str, int]] = deque(maxlen=MAX_UNTOLD)
         self._counter = 0
         self._wheel = DeadlineWheel[bytes](self._loop, self._on_due)
         self.serves: Callable[[str, str], bool] = _unknown
@@ -171,7 +171,7 @@ class Mux:
         is_open = pending.future.cancelled() or not pending.future.done()
         if pending.accepted is not None:
             pending.cancelled = True
-            self._tell_cancel(pending.accepted, pending.message_id)
+            self._tell_cancel(pending.accepted, pending.message_id, pending.attempt)
         elif pending.sent and is_open:
             pending.cancelled = True
             self._orphans[pending.token] = pending
@@ -211,7 +211,7 @@ class Mux:
         for pending in self._open_calls():
             # Nobody will read their answers any more: whoever has them may stop.
             if pending.accepted is not None and not pending.cancelled:
-                self._tell_cancel(pending.accepted, pending.message_id)
+                self._tell_cancel(pending.accepted, pending.message_id, pending.attempt)
         self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
         self._wheel.close()
         if self._look is not None:
@@ -288,7 +288,7 @@ class Mux:
             self._drop_orphan(token)
             return
         if frame.kind == "accepted" and isinstance(frame.body, dict):
-            self._tell_cancel(str(frame.body.get("instance")), orphan.message_id)
+            self._tell_cancel(str(frame.body.get("instance")), orphan.message_id, orphan.attempt)
         if frame.kind != "ping":
             self._drop_orphan(token)
 
@@ -297,12 +297,12 @@ class Mux:
         if orphan is not None:
             self._wheel.discard(token, orphan.slot)
 
-    def _tell_cancel(self, instance: str, message_id: str) -> None:
-        body = codec.pack_plain({"message_id": message_id})
+    def _tell_cancel(self, instance: str, message_id: str, attempt: int) -> None:
+        body = codec.pack_plain({"message_id": message_id, "attempt": attempt})
         try:
             self._connection.publish(subjects.ctl(instance, "cancel"), body)
         except LinkDown:
-            self._untold.append((instance, message_id))  # told as soon as there is a way
+            self._untold.append((instance, message_id, attempt))  # told as soon as there is a way
 
     def _forget_acceptance(self, pending: Pending) -> None:
         tokens = self._by_instance.get(pending.accepted or "")
@@ -329,12 +329,12 @@ class Mux:
             self._orphans.clear()
             self._fail_all(Failure.of(Reason.DISCONNECTED, executed=Executed.MAYBE))
 
-    def _retell(self, untold: list[tuple[str, str]], pauses_s: tuple[float, ...]) -> None:
+    def _retell(self, untold: list[tuple[str, str, int]], pauses_s: tuple[float, ...]) -> None:
         """Tell agents of cancellations, and again: they may find the server later than we do."""
         if self._closed:
             return
-        for instance, message_id in untold:
-            self._tell_cancel(instance, message_id)
+        for instance, message_id, attempt in untold:
+            self._tell_cancel(instance, message_id, attempt)
         if pauses_s:
             self._loop.call_later(pauses_s[0], self._retell, untold, pauses_s[1:])
 

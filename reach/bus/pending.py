@@ -34,6 +34,7 @@ class Pending(Struct, gc=False, eq=False):
     watched: bool = False
     cancelled: bool = False
     retried: bool = False
+    attempt: int = 1
     within: Any = None
     on_frame: Callable[[Frame, int], None] | None = None
     on_reply: Callable[[Reply], None] | None = None

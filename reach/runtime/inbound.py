@@ -206,13 +206,19 @@ class Inbound:
 
     # -- control -------------------------------------------------------------------------------------
 
-    def cancel(self, message_id: str) -> bool:
-        """The caller left: end the handler's scope. Works on a saturated agent, since it takes no slot."""
+    def cancel(self, message_id: str, attempt: int | None = None) -> bool:
+        """The caller left: end the handler's scope. Works on a saturated agent, since it takes no slot.
+
+        Where `attempt` says which one is meant, another attempt of the same call goes on: acceptance of the first may
+        come so late that the word about it arrives during the second.
+        """
         job = self._by_message.get(message_id)
-        if job is None:
-            for young in self._young:
-                if young.envelope.message_id == message_id:
-                    job = young
+        if job is None or attempt not in {None, job.envelope.attempt}:
+            job = None
+            for one in (*self._young, *(self._elder if attempt is not None else ())):
+                envelope = one.envelope
+                if envelope.message_id == message_id and attempt in {None, envelope.attempt}:
+                    job = one
             if job is None:
                 return False
         self._stop(job, EndedBy.CANCEL)

@@ -218,7 +218,8 @@ class Instance:
     def _on_cancel(self, delivery: Delivery) -> None:
         message_id = _field(delivery, "message_id")
         if isinstance(message_id, str):
-            self._inbound.cancel(message_id)
+            attempt = _field(delivery, "attempt")
+            self._inbound.cancel(message_id, attempt if isinstance(attempt, int) else None)
 
     def _on_credit(self, delivery: Delivery) -> None:
         stream_id, size = _field(delivery, "stream_id"), _field(delivery, "bytes")

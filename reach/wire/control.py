@@ -26,9 +26,13 @@ class _Message(BaseModel):
 
 
 class Cancel(_Message):
-    """The caller of `message_id` has left: stop its handler. Unknown and finished ids are ignored."""
+    """The caller of `message_id` has left: stop its handler. Unknown and finished ids are ignored.
+
+    `attempt` says which of its attempts is meant; a later one at the same instance goes on.
+    """
 
     message_id: str = Field(min_length=1)
+    attempt: int | None = Field(default=None, ge=1)
 
 
 class Credit(_Message):

@@ -295,6 +295,7 @@ MEANING: Final[dict[str, str]] = {
     # Tasks.
     "TaskEvent.task_id": "The task, one token.",
     "TaskEvent.state": "The state that the task is in from here on.",
+    "Cancel.attempt": "Which of its attempts is meant; all of them where left out.",
     "TaskEvent.attempt": "Starts of the handler so far; one that took over from a lost worker is none.",
     "TaskEvent.agent_id": "The agent whose worker wrote this.",
     "TaskEvent.instance": "The worker that wrote this.",

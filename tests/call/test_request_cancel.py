@@ -8,6 +8,8 @@ import pytest
 
 import reach
 from reach.runtime.instance import Instance
+from reach.wire import codec
+from reach.wire.envelope import Envelope
 from tests.runtime.fleet import Fleet, eventually
 
 
@@ -179,3 +181,21 @@ async def test_a_handler_that_cancels_itself_is_an_error_of_its_own(fleet: Fleet
     for name in ("odd.cancel", "odd.kill", "odd.cancel"):
         reply = await bus.request(name, timeout_s=5)
         assert ["HANDLER_ERROR"] == [reply.error.reason.value] if reply.error is not None else []
+
+
+@pytest.mark.parametrize("which", [1, 2])
+async def test_a_cancellation_ends_the_attempt_that_is_meant(
+    bus: reach.Bus, worker: Worker, instance: Instance, which: int
+) -> None:
+    """CALL-5: told so late that a second attempt of the call is at the same instance, it leaves that one alone."""
+    for attempt in (1, 2):
+        envelope = Envelope(message_id="thesamecallagain", timeout_ms=30_000, attempt=attempt)
+        bus.connection.publish("cap.worker.wait", envelope.pack())
+    await eventually(lambda: worker.began == 2)
+    await asyncio.sleep(0.05)  # Both are past the time at which an instance says that it has them.
+    body = codec.pack({"message_id": "thesamecallagain", "attempt": which})
+    bus.connection.publish(f"ctl.{instance.name}.cancel", body)
+    await eventually(lambda: worker.ended == ["cancelled"])
+    assert 1 == instance.inflight
+    worker.go.set()
+    await eventually(lambda: worker.ended == ["cancelled", "done"])

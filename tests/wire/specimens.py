@@ -432,7 +432,7 @@ def specimens() -> dict[str, Specimen]:
             "reach.suspect.invoice.extract",
             Suspicion(capability="invoice.extract", subject="cap.invoice.extract", waited_ms=151),
         ),
-        ("cancel", f"ctl.{INSTANCE}.cancel", Cancel(message_id="m1")),
+        ("cancel", f"ctl.{INSTANCE}.cancel", Cancel(message_id="m1", attempt=2)),
         ("credit", f"ctl.{INSTANCE}.credit", Credit(stream_id="m1", bytes=262_144)),
         ("ping", f"ctl.{INSTANCE}.ping", Ping(at=AT)),
         ("pong", REPLY_TO, Pong(instance=INSTANCE, generation=AT, at=AT, inflight=3)),
