@@ -386,6 +386,8 @@ class Outbound:
         pending = self.mux.open(envelope.message_id, call.capability, route.subject, now=now, deadline=due)
         if call.around is not NOTHING_AROUND:
             pending.within = call.around.marks
+        if envelope.attempt != 1:
+            pending.attempt = envelope.attempt
         number, started_ms = len(call.attempts) + 1, (now - call.began) * 1000
         call.attempts.append(Attempt(number, route.subject, started_ms, 0.0, None, route.instance))
         try:
