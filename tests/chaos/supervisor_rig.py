@@ -92,6 +92,7 @@ class SupervisorRig:
         self.folder = folder
         self._stack = AsyncExitStack()
         self._connections: dict[Role, Connection] = {}
+        self._served: list[Callable[[], Any]] = []
 
     # -- supervisors ----------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class SupervisorRig:
 
     @asynccontextmanager
     async def supervisor(self) -> AsyncIterator[None]:
-        """Host a sentinel and a supervisor in this process; it leads when this begins."""
+        """Host a sentinel and a supervisor in this process; it leads when this begins, and sees the agents leave."""
 
         async def connect_as(role: Role) -> Connection:
             return await Connection.open(self.system.settings(role), role=role.value)
@@ -122,6 +123,7 @@ class SupervisorRig:
                 tasks.start_soon(lambda: host.run(signals=False))
                 await self.led()
                 yield
+                await self._dismiss()
                 host.stop()
         finally:
             await platform.close()
@@ -204,8 +206,13 @@ class SupervisorRig:
             stop.set()
             await task
 
-        self._stack.push_async_callback(end)
+        self._served.append(end)
         return ready.result(), end
+
+    async def _dismiss(self) -> None:
+        """End all agents at once: without anybody who leads, each waits two seconds for being replaced."""
+        ends, self._served = self._served, []
+        await asyncio.gather(*(end() for end in ends))
 
     async def register(self, card: Card, **fields: Any) -> Registered:
         """Register somebody who is nothing but a card. Raises what it was refused with."""
@@ -223,7 +230,10 @@ class SupervisorRig:
 
     async def close(self) -> None:
         """End everything."""
-        await self._stack.aclose()
+        try:
+            await self._dismiss()
+        finally:
+            await self._stack.aclose()
 
 
 def agent(name: str, capability: str = "job.do", *, version: str = "1.0.0", **options: Any) -> reach.Agent:
