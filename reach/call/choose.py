@@ -113,7 +113,7 @@ def choose(
         usable, probing = usable_of(
             here, call, now, refused, barred=lambda offer: _full(offer, call.capability)
         )
-        if probing is not None and (not usable or _may_probe(call, probing[0].lane, now)):
+        if probing is not None and (not usable or may_probe(call, probing[0].lane, now)):
             offer, permit = probing
             return _within(call, offer, lanes, now, pick, permit=permit, level=level)
         if probing is not None:
@@ -128,7 +128,7 @@ def choose(
     return _last_resort(call, offers, lanes, now, pick) or nobody(refused)
 
 
-def _may_probe(call: Call, lane: Lane, now: float) -> bool:
+def may_probe(call: Call, lane: Lane, now: float) -> bool:
     """Whether a call that could go elsewhere is one to find out with whether a lane is well again."""
     breaker = lane.breaker_of(call.envelope.priority)
     return call.idempotent or call.keyed or now >= breaker.open_until + PATIENCE_S

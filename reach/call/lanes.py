@@ -135,6 +135,8 @@ class Lanes:
         """Providers whose breaker is not closed, by capability: most of the time there are none."""
         self.shunned: dict[str, dict[str, float]] = {}
         """Until when (loop seconds) which instances are avoided, by capability."""
+        self.moves = 0
+        """Grows whenever other lanes or instances may be used than before, by what this caller knows."""
         self.held: dict[str, int] = {}
         """Calls that are under way here and were sent to an instance by name."""
         self.probed: Callable[[Lane, SharedPermit, bool | None, float], None] | None = None
@@ -301,6 +303,7 @@ class Lanes:
             or len(self.avoided(capability, now)) + 1 <= (of + 1) // 2 < of
         ):
             self.shunned.setdefault(capability, {})[instance] = now + SHUN_S
+            self.moves += 1
 
     def avoided(self, capability: str, now: float) -> frozenset[str]:
         """Give the instances of a capability that are to be avoided now."""
@@ -315,6 +318,7 @@ class Lanes:
 
     def moved(self, lane: Lane) -> None:
         """Note that a breaker opened or closed."""
+        self.moves += 1
         troubled = self.troubled.setdefault(lane.capability, set())
         if lane.well:
             troubled.discard(lane.provider)

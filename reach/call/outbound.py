@@ -295,7 +295,7 @@ class Outbound:
             return self._first_route(call) if usual is None else usual
         now = monotonic()
         self.guidance.follow(capability)
-        plan = self.steering.special.get(capability)
+        plan = self.steering.plan_for(call)
         route = (
             self.steering.choose(call, plan, now)
             if plan is not None

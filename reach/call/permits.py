@@ -67,6 +67,7 @@ class Permits:
         except (LinkDown, CallTimeout, ReachError):
             # Nobody leads, or not for us: from here on the lane is ours to judge, until somebody says otherwise.
             lane.told = "closed"
+            self._lanes.moves += 1
             return None
         now = monotonic()
         if answer.permit is not None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from reach.call.lanes import Lane, Lanes
+    from reach.call.ready import Ready
     from reach.wire.card import Card
     from reach.wire.route import Lane as Told
     from reach.wire.route import RouteEntry
@@ -125,21 +126,19 @@ class Plan:
     parts: dict[str, Part]
     tiers: dict[int, list[Part]]
     """All lanes by priority, best first."""
-    draw: Weighted
-    """The lanes in use, by share of all calls."""
     tables: dict[int, Weighted]
     """The lanes of each tier."""
     in_use: tuple[tuple[int, float], ...]
     special: bool
     by_instance: bool
-    plain: bool
-    """Whether a lane or an instance can be drawn without looking at anything else."""
     until_ms: float
     split: canaries.Split
     crowds: dict[tuple[int, bool, tuple[str, ...]], Crowd | None] = field(default_factory=dict)
     """By tier, whether they are the canary's, and the lanes that may be used (none named: all)."""
     limits: dict[str, int | None] = field(default_factory=dict)
     """Of each provider that is known, how many calls its cards allow."""
+    ready: dict[int, Ready] = field(default_factory=dict)
+    """What calls of each kind draw from, while nothing moves."""
     known_at: int = -1
     """The directory's count of changes that `crowds` and `limits` were made at."""
 
@@ -206,7 +205,6 @@ def plan(entry: RouteEntry, lanes: Lanes, *, at_ms: int, start: float, previous:
         entry=entry,
         parts=parts,
         tiers=tiers,
-        draw=Weighted({part.provider: part.share for part in chosen}),
         tables={
             priority: Weighted(shares({one.provider: one.told.weight for one in some if one.there}))
             for priority, some in tiers.items()
@@ -214,7 +212,6 @@ def plan(entry: RouteEntry, lanes: Lanes, *, at_ms: int, start: float, previous:
         in_use=in_use,
         special=by_instance or limited or waiting or fallen or not _alike(chosen),
         by_instance=by_instance,
-        plain=not (limited or waiting or entry.last_resort) and bool(chosen),
         until_ms=min((one for one in ends if one > at_ms), default=math.inf),
         split=split,
     )

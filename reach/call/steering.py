@@ -1,9 +1,9 @@
 """Step 3 of a call where there is a routing table: what the supervisor knows of everybody decides (behaviour ROUTE).
 
 Most entries say nothing that the queue group does not do by itself: they cost a call one look into a dictionary
-(`special`). For the others a plan is made at each change (`reach.call.plan`), and a call draws from its tables: a lane
-by its share of the best usable tier, or an instance where the table names exceptions, a canary or a strategy. What this
-caller has found out by itself counts beside it: breakers of its own, lanes that are full, instances that failed.
+(`special`). For the others a plan is made at each change (`reach.call.plan`), and what this caller found out by itself
+is laid upon it (`reach.call.ready`): a call draws a lane by its share of the best usable tier, or an instance where
+the table names exceptions, a canary or a strategy. Who asks for something in particular is looked at alone.
 
 A lane that the supervisor probes takes a call that may be repeated, or whoever has no other, once the leader has
 given it a place (`AskFirst`). When nothing is left, the lanes that only a breaker keeps are for `core` calls (BREAK-5).
@@ -13,11 +13,12 @@ Without an entry `reach.call.choose` decides from cards.
 from __future__ import annotations
 
 from random import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, nobody, usable_of
+from reach.call.choose import Excluded, Refusal, Route, fitting, may_probe, nobody, usable_of
 from reach.call.permits import AskFirst
 from reach.call.plan import Asker, Crowd, Part, Plan, crowd, plan
+from reach.call.ready import WAITING, Ready, asks, due_at, key_of, kind_of, make, sight
 from reach.faults import Reason
 from reach.policy.alias import EvenPicks
 from reach.policy.permits import Permit, Refused
@@ -36,11 +37,6 @@ if TYPE_CHECKING:
 
 MAX_FOLLOWED: Final = 10_000
 """Capabilities that plans are kept for."""
-
-LATE_S: Final = 0.5
-"""A lane that is to be probed for so long, and is not said to be, has nobody who says so: it is asked for."""
-
-_WAITING: Final = frozenset({"open", "half_open"})
 
 
 class Steering:
@@ -138,40 +134,79 @@ class Steering:
 
     # -- choosing ------------------------------------------------------------------------------------
 
+    def plan_for(self, call: Call) -> Plan | None:
+        """Give the plan that a call is chosen by; one that says nothing, only for a call that asks for nothing."""
+        found = self.special.get(call.capability)
+        if found is None and not call.attempts and call.avoid is None and not asks(call):
+            found = self._plans.get(call.capability)
+            return found if found is not None and found.parts else None
+        return found
+
     def choose(self, call: Call, found: Plan, now: float) -> Route | Excluded | Failure:
         """Choose where the next attempt of a call goes. Raises `AskFirst` for one that should probe."""
-        lanes, capability = self._lanes, call.capability
-        if (
-            found.plain
-            and not call.attempts
-            and call.avoid is None
-            and capability not in lanes.troubled
-            and capability not in lanes.shunned
-            and (call.card is None or call.card.limits is None)
-            and not _asks(call)
-        ):
-            route = self._plainly(call, found)
+        if call.avoid is None and not call.attempts and not asks(call):
+            kind = kind_of(call)
+            ready = found.ready.get(kind)
+            if (
+                ready is None
+                or ready.moves != self._lanes.moves
+                or ready.changes != self._directory.changes
+                or now >= ready.until
+            ):
+                ready = self._make_ready(call, found, kind, now)
+            route = None if ready is None else self._drawn(call, found, ready)
             if route is not None:
                 return route
         return self._carefully(call, found, now)
 
-    def _plainly(self, call: Call, found: Plan) -> Route | None:
-        """Draw from the tables, where there is nothing else to look at."""
-        at = self._picks.next()
-        if not found.by_instance:
-            provider = found.draw.draw(at)
-            return None if provider is None else found.parts[provider].route
-        priority = found.in_use[0][0] if len(found.in_use) == 1 else found.tier(at)
-        if priority is None:
+    def _drawn(self, call: Call, found: Plan, ready: Ready) -> Route | None:
+        """Draw from what is ready; None where that hits upon a lane that is full, or upon nobody."""
+        if ready.lanes is not None:
+            provider = ready.lanes.draw(self._picks.next())
+            route = None if provider is None else ready.ways[provider]
+        else:
+            pools = ready.pools
+            pool = pools[0][1] if len(pools) == 1 else ready.pool(self._picks.next())
+            among, other = pool.crowd, pool.canary
+            if ready.trying and self._takes_canary(call, found):
+                among, other = other, among
+            among = among or other
+            route = None if among is None else self._among(call, among, ready.key, ready.avoid)
+        if ready.limited and route is not None and route.lane is not None and route.lane.full:
             return None
-        if found.entry.canary is None and found.known_at == self._directory.changes:
-            among = found.crowds.get((priority, False, ()))
-            strategy = found.entry.strategy
-            if among is not None:
-                key = None if strategy.key is None else _key(call, strategy.key)
-                name = among.picker.choose(random(), key=key)  # noqa: S311 - spreading load, not a secret
-                return None if name is None else among.way(name)
-        return self._from_crowd(call, found, priority)
+        return route
+
+    def _make_ready(self, call: Call, found: Plan, kind: int, now: float) -> Ready | None:
+        """Work out what calls such as this one draw from; None where each has to be looked at."""
+        found.ready.pop(kind, None)
+        self._know(call, found)
+        self._lanes.avoided(call.capability, now)  # Who is to be avoided no longer is taken out.
+        seen = sight(
+            found,
+            priority=call.envelope.priority,
+            may_probe=call.idempotent or call.keyed,
+            now=now,
+            barred=lambda part: self._barred(found, part) is not None,
+        )
+        if seen is None:
+            return None
+
+        def crowd_of(priority: int, canary: bool, parts: list[Part]) -> Crowd | None:  # noqa: FBT001 - as `_crowd`
+            mates = [part for part in found.tiers[priority] if part.there]
+            return self._crowd(
+                call, found, priority, canary, None if len(parts) == len(mates) else parts, None
+            )
+
+        ready = make(
+            found,
+            seen,
+            moves=self._lanes.moves,
+            avoid=self._lanes.shunned.get(call.capability, {}),
+            crowd_of=crowd_of,
+        )
+        if ready is not None:
+            found.ready[kind] = ready
+        return ready
 
     def probe(self, capability: str, lane: Lane, permit: SharedPermit) -> Route:
         """Give the way of a call that has been given a probe's place at a lane."""
@@ -184,17 +219,15 @@ class Steering:
     def _carefully(self, call: Call, found: Plan, now: float) -> Route | Excluded | Failure:
         """Look at everything: tiers in order, who of them may be used, and among those who fits."""
         envelope, fit = call.envelope, None
-        if found.known_at != self._directory.changes:
-            found.know(self._directory.cards(call.capability), self._directory.changes)
-        if _asks(call):
+        self._know(call, found)
+        if asks(call):
             fit, lacking = fitting(call, self._directory.cards(call.capability))
             if not fit and (lacking or envelope.require or envelope.prefer):
                 return Excluded("; ".join(sorted(lacking)) or "no instance is known")
         parts = [part for part in found.parts.values() if _meant(call, part, fit)]
-        may_probe = call.idempotent or call.keyed
-        due = [part.lane for part in parts if _is_due(part.lane, now)]
+        due = [part.lane for part in parts if part.lane.told in WAITING and now >= due_at(part.lane)]
         for lane in due:
-            if may_probe or now >= lane.breaker.open_until + PATIENCE_S:
+            if may_probe(call, lane, now):
                 raise AskFirst(lane)
         refused: list[Refusal] = []
         order = found.order(self._picks.next())
@@ -203,9 +236,9 @@ class Steering:
             if call.avoid and priority != order[-1] and self._is_spent(call, some):
                 continue
             usable, probing = usable_of(
-                some, call, now, refused, barred=lambda part: self._barred(found, part, now)
+                some, call, now, refused, barred=lambda part: self._refused(found, part, now)
             )
-            if probing is not None and (may_probe or not usable):
+            if probing is not None and (not usable or may_probe(call, probing[0].lane, now)):
                 part, permit = probing
                 return Route(part.route.subject, None, part.lane, permit, part.level)
             if probing is not None:
@@ -216,22 +249,31 @@ class Steering:
             raise AskFirst(due[0])
         return self._last_resort(call, parts, now) or self._nobody(call, refused)
 
-    def _barred(self, found: Plan, part: Part, now: float) -> Refusal | None:
-        """Say what keeps a call from a lane, beside the lane's own breaker."""
+    def _know(self, call: Call, found: Plan) -> None:
+        if found.known_at != self._directory.changes:
+            found.know(self._directory.cards(call.capability), self._directory.changes)
+
+    def _barred(self, found: Plan, part: Part) -> Refusal | None:
+        """Say what keeps every call from a lane, whatever its breaker says and however full it is."""
         lane = part.lane
         lane.limit = part.told.limit if part.told.limit is not None else found.limits.get(part.provider)
-        if lane.full:
-            return Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True)
         if part.told.weight <= 0:
             return Refusal(lane, "an operator took it out", None)
         if not part.told.instances and part.provider not in found.limits:
             return Refusal(lane, "nobody is there", None)
         if lane.told == "forced_open":
             return Refusal(lane, lane.breaker.why or "an operator opened it", None)
-        if lane.told in _WAITING:
+        return None
+
+    def _refused(self, found: Plan, part: Part, now: float) -> Refusal | None:
+        """Say what keeps a call from a lane, beside the lane's own breaker."""
+        lane, barred = part.lane, self._barred(found, part)
+        if lane.full:
+            return Refusal(lane, f"{lane.open} of {lane.limit} calls under way", None, full=True)
+        if barred is None and lane.told in WAITING:
             again_at = lane.ask_at if lane.told == "half_open" else lane.breaker.open_until
             return Refusal(lane, lane.breaker.why or "being probed", max(0.0, again_at - now))
-        return None
+        return barred
 
     def _is_spent(self, call: Call, parts: list[Part]) -> bool:
         """Whether all of a tier that is known has failed this call: elsewhere is the next tier (RETRY-1)."""
@@ -275,16 +317,20 @@ class Steering:
             among = self._crowd(call, found, priority, side, parts, fit)
             if among is None:
                 continue
-            at = random()  # noqa: S311 - spreading load, not a secret
-            key = _key(call, found.entry.strategy.key)
-            name = among.picker.choose(at, key=key, avoid=avoid)
-            if name is None and avoid:
-                name = among.picker.choose(at, key=key, avoid=call.avoid or ()) or among.picker.choose(
-                    at, key=key
-                )
-            if name is not None:
-                return among.way(name)
+            route = self._among(call, among, found.entry.strategy.key, avoid)
+            if route is not None:
+                return route
         return None
+
+    def _among(self, call: Call, among: Crowd, by: str | None, avoid: Collection[str]) -> Route | None:
+        """Draw one of a crowd; one of those to be avoided where no other is left, who failed this very call last."""
+        at = random()  # noqa: S311 - spreading load, not a secret
+        key = None if by is None else key_of(call, by)
+        choose = among.picker.choose
+        name = choose(at, key=key, avoid=avoid)
+        if name is None and avoid:
+            name = choose(at, key=key, avoid=call.avoid or ()) or choose(at, key=key)
+        return None if name is None else among.ways.get(name) or among.way(name)
 
     def _crowd(
         self,
@@ -295,8 +341,7 @@ class Steering:
         parts: list[Part] | None,
         fit: list[Card] | None,
     ) -> Crowd | None:
-        if found.known_at != self._directory.changes:
-            found.know(self._directory.cards(call.capability), self._directory.changes)
+        self._know(call, found)
         place = (priority, side, () if parts is None else tuple(part.provider for part in parts))
         if fit is None and place in found.crowds:
             return found.crowds[place]
@@ -341,11 +386,6 @@ class Steering:
         return Route(subjects.cap(call.capability))
 
 
-def _asks(call: Call) -> bool:
-    envelope = call.envelope
-    return bool(envelope.target or envelope.require or envelope.prefer)
-
-
 def _meant(call: Call, part: Part, fit: list[Card] | None) -> bool:
     """Whether a lane is one that the call may go to: it fits, and was not found empty by this call."""
     if call.envelope.target not in {None, part.provider}:
@@ -356,19 +396,3 @@ def _meant(call: Call, part: Part, fit: list[Card] | None) -> bool:
         attempt.reason is Reason.NO_RESPONDERS and attempt.subject == part.route.subject
         for attempt in call.attempts
     )
-
-
-def _is_due(lane: Lane, now: float) -> bool:
-    """Whether a lane waits for probes that the leader gives places for."""
-    if lane.told == "half_open":
-        return now >= lane.ask_at
-    return lane.told == "open" and now >= max(lane.ask_at, lane.breaker.open_until + LATE_S)
-
-
-def _key(call: Call, name: str | None) -> str | None:
-    """Give what the call is hashed by: the parameter of that name."""
-    if name is None:
-        return None
-    params: Any = call.envelope.payload
-    value = params.get(name) if isinstance(params, dict) else None
-    return None if value is None else str(value)

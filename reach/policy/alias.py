@@ -11,7 +11,8 @@ hundred calls, where chance needs tens of thousands.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from array import array
+from collections.abc import Collection, Mapping
 from typing import Final
 
 _REDRAWS: Final = 3
@@ -44,9 +45,13 @@ class Weighted:
         """Those that can be drawn."""
         return self._names
 
-    def draw(self, pick: float, avoid: Container[str] = ()) -> str | None:
+    def draw(self, pick: float, avoid: Collection[str] = ()) -> str | None:
         """Draw a name that is not in `avoid`, with `pick` uniform in [0, 1); None when there is none."""
         count = self._count
+        place = pick * count
+        column = int(place)
+        if not avoid and column < count:  # Nearly every draw.
+            return self._names[column if place - column < self._chance[column] else self._alias[column]]
         for _ in range(_REDRAWS):
             place = pick * count
             column = int(place)
@@ -68,7 +73,7 @@ class Weighted:
                 pick = (rest - chance) / (1 - chance) if chance < 1 else 0.0
         return self._scan(pick, avoid)
 
-    def _scan(self, pick: float, avoid: Container[str]) -> str | None:
+    def _scan(self, pick: float, avoid: Collection[str]) -> str | None:
         left = [
             (name, weight)
             for name, weight in zip(self._names, self._weights, strict=True)
@@ -84,8 +89,11 @@ class Weighted:
         return left[-1][0]
 
 
-def _columns(weights: tuple[float, ...]) -> tuple[list[float], list[int]]:
-    """Give, for each column, the part that its own name has and whose the rest is."""
+def _columns(weights: tuple[float, ...]) -> tuple[array[float], array[int]]:
+    """Give, for each column, the part that its own name has and whose the rest is.
+
+    Arrays, since a draw among many then meets two places in memory, not four.
+    """
     count = len(weights)
     total = math.fsum(weights)
     chance = [weight * count / total for weight in weights]
@@ -100,7 +108,7 @@ def _columns(weights: tuple[float, ...]) -> tuple[list[float], list[int]]:
             light.append(heavy.pop())
     for column in light + heavy:  # What rounding left over is a full column.
         chance[column] = 1.0
-    return chance, alias
+    return array("d", chance), array("q", alias)
 
 
 class EvenPicks:
