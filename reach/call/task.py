@@ -255,18 +255,22 @@ class Task:
             reply.unwrap()
 
     async def _hinted(self, wait_s: float) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
-        await asyncio.wait({waiter}, timeout=wait_s)
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
+        timer = loop.call_later(wait_s, _settle, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
 
     def _has_ended(self, event: TaskEvent) -> None:
         self._end = event
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _settle(waiter)
 
     def _not_there(self) -> ReachError:
         return UpstreamRefusal(
@@ -274,6 +278,11 @@ class Task:
             reason=Reason.NOT_FOUND,
             executed=Executed.NO,
         )
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def _linked(asked: Coroutine[Any, Any, T]) -> T:

@@ -55,10 +55,10 @@ class Tasks:
         self.blobs = blobs
         self.stream = TaskStream(connection)
         self._directory = directory
-        self._prefix = f"{connection.inbox}.{ids.new_id()}.e."
-        self._count = 0
+        # One subject for all ends: the broker has a table of subjects, and each new one costs it a place there.
+        self._notify = f"{connection.inbox}.{ids.new_id()}.e"
         self._waiting: WeakValueDictionary[str, Task] = WeakValueDictionary()
-        self._ends = connection.subscribe(f"{self._prefix[:-1]}.*", self._on_end)
+        self._ends = connection.subscribe(self._notify, self._on_end)
 
     async def submit(
         self,
@@ -92,9 +92,8 @@ class Tasks:
             callback=callback,
         )
         task = Task(self, event.task_id, tenant=tenant, capability=name)
-        self._count += 1
-        event.notify = f"{self._prefix}{self._count}"
-        self._waiting[event.notify] = task
+        event.notify = self._notify
+        is_first = self._waiting.setdefault(task.id, task) is task
         fingerprint = None if key is None else digest(envelope.payload)
         packed = await self._packed(event)
         headers = None if due is None else _schedule(event, due)
@@ -105,9 +104,10 @@ class Tasks:
         except Outrun as outrun:
             if fingerprint is None or not outrun.entries:
                 raise  # An id of 80 random bits that was there before: never seen.
-            del self._waiting[event.notify]
+            if is_first:
+                del self._waiting[task.id]
             return self._same(task, outrun.entries[0].event, fingerprint)
-        task.is_told = True
+        task.is_told = is_first
         return task
 
     def handle(self, task_id: str, *, tenant: str | None = None, capability: str | None = None) -> Task:
@@ -186,9 +186,10 @@ class Tasks:
         return task
 
     def _on_end(self, delivery: Delivery) -> None:
-        task = self._waiting.pop(delivery.subject, None)
+        event = TaskEvent.unpack(delivery.data)
+        task = self._waiting.pop(event.task_id, None)
         if task is not None:
-            task.told(TaskEvent.unpack(delivery.data))
+            task.told(event)
 
 
 def due_ms(now_ms: int, delay_s: float | None, at: datetime | None) -> int | None:

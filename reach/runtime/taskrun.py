@@ -161,7 +161,9 @@ class TaskRun:
         timer = loop.call_at(self.deadline, self.stop, EndedBy.DEADLINE)
         try:
             self.inside = True
-            params = self.envelope.payload if self.envelope.blob is None else await self._large(self.envelope.blob)
+            params = (
+                self.envelope.payload if self.envelope.blob is None else await self._large(self.envelope.blob)
+            )
             if self.claim.life.checkpoint is not None:
                 await self.notes.restore(self.claim.life.checkpoint)
             context = (
