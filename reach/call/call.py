@@ -21,7 +21,8 @@ from reach.wire.envelope import Envelope
 from reach.wire.record import Attempt, CallKind
 
 if TYPE_CHECKING:
-    from reach.wire.reply import Failure
+    from reach.call.thrift import Toll
+    from reach.wire.reply import Failure, Reply
 
 
 class Call(Struct, gc=False, eq=False):
@@ -55,6 +56,10 @@ class Call(Struct, gc=False, eq=False):
     handler_ms: float = 0.0
     inner_retried: bool = False
     data_frames: int = 0
+    thrifty: bool = False
+    """Whether it has to ask first if it may be made, or need not be (`reach.call.thrift`)."""
+    paid: list[Toll] | None = None
+    """What it has paid, and has to give back in the end."""
 
     @property
     def idempotent(self) -> bool:
@@ -102,3 +107,11 @@ class Outlived(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.reason)
         self.failure = failure
+
+
+class Answered(Exception):
+    """A step of the pipeline had the answer; nothing needs to be sent."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.ok)
+        self.reply = reply

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from reach.bus.connection import Connection
     from reach.call.call import Call
     from reach.call.context import Marks
-    from reach.call.lanes import Lanes
+    from reach.call.lanes import AnyPermit, Lanes
     from reach.observe.metrics import Metrics
+    from reach.registry.cards import CardDirectory
+    from reach.wire.record import Attempt
 
 RETURN_WITHIN_S: Final = 3.0
 """For so long after our link came back a known capability that nobody serves may only not be back yet."""
@@ -40,13 +42,21 @@ _ENDED: Final = frozenset({Reason.DISCONNECTED, Reason.INSTANCE_GONE})
 """A link or an instance that ended takes what was under way with it, once. Repeating that is no storm on a lane that
 fails, so the retry budget, which is counted against it, does not forbid it."""
 
+_INSTANCE_FAULTS: Final = frozenset(
+    {Reason.DEADLINE, Reason.FIRST_BYTE, Reason.IDLE_STREAM, Reason.INSTANCE_GONE, Reason.STREAM_CUT}
+)
+"""Failures of one instance, most likely: its neighbours may be well."""
+
 
 class Judge:
     """Decides what follows the failed attempts of one client."""
 
-    def __init__(self, connection: Connection, lanes: Lanes, metrics: Metrics) -> None:
+    def __init__(
+        self, connection: Connection, lanes: Lanes, metrics: Metrics, *, directory: CardDirectory
+    ) -> None:
         self._connection = connection
         self._lanes = lanes
+        self._directory = directory
         self._metrics = metrics
         self.link_back = -RETURN_WITHIN_S
         """When (loop seconds) our link came back the last time."""
@@ -101,6 +111,36 @@ class Judge:
             if (decision.elsewhere or asleep) and attempt.instance is not None:
                 call.avoid = {attempt.instance, *(call.avoid or ())}
         return decision, outcome
+
+    def blame(
+        self,
+        call: Call,
+        attempt: Attempt,
+        failure: Failure,
+        now: float,
+        took_ms: float,
+        permit: AnyPermit | None,
+    ) -> None:
+        """Charge a failed attempt to its lane, and to its instance; without a name, to the only lane that there is."""
+        provider = attempt.provider or self._directory.only_provider(call.capability)
+        if provider is None and permit is None:
+            return
+        call.lane = lane = self._lanes.of(call.capability, provider) if provider is not None else call.lane
+        if lane is None:
+            return
+        instance = attempt.instance
+        if instance is not None and permit is None and instance in self._lanes.avoided(call.capability, now):
+            return  # What fails there is known by now, and does not speak against its neighbours.
+        counts = self._lanes.bad(
+            lane, now, failure, waited_ms=took_ms, permit=permit, first=attempt.n == 1, instance=instance
+        )
+        if instance is None or not counts:
+            return
+        if lane.outliers.failed(instance, now) or failure.reason in _INSTANCE_FAULTS:
+            neighbours = sum(
+                card.agent_id == lane.provider for card in self._directory.cards(call.capability)
+            )
+            self._lanes.shun(call.capability, instance, now, of=neighbours)
 
     def announce(self, marks: Marks) -> None:
         """Tell whoever waits for the handler of `marks` that a call inside is about to be made again (RETRY-7).

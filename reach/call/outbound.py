@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from reach.bus.connection import LinkState
-from reach.call.call import Call, Outlived
+from reach.call.call import Answered, Call, Outlived
 from reach.call.checks import Checks
 from reach.call.choose import Excluded, Route, choose
 from reach.call.claim import ClaimCheck
@@ -29,6 +29,7 @@ from reach.call.permits import AskFirst
 from reach.call.prepare import prepare
 from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.call.telling import Teller
+from reach.call.thrift import Thrift
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
@@ -53,11 +54,6 @@ _log = logging.getLogger("reach.call")
 
 MAX_OPEN_CALLS = 4096
 """Calls of one capability that one process may have open (behaviour GUARD-1); it protects the process."""
-
-_INSTANCE_FAULTS = frozenset(
-    {Reason.DEADLINE, Reason.FIRST_BYTE, Reason.IDLE_STREAM, Reason.INSTANCE_GONE, Reason.STREAM_CUT}
-)
-"""Failures of one instance, most likely: its neighbours may be well."""
 
 MOST_ASKED = 3
 """Lanes that one call asks to probe, at most."""
@@ -87,7 +83,7 @@ class Outbound:
         self.recorder = recorder
         self.metrics = metrics
         self.lanes = Lanes(metrics)
-        self.judge = Judge(connection, self.lanes, metrics)
+        self.judge = Judge(connection, self.lanes, metrics, directory=directory)
         self.guidance = Guidance(
             connection, mux, directory=directory, lanes=self.lanes, metrics=metrics, region=region
         )
@@ -95,6 +91,7 @@ class Outbound:
         self.teller = Teller(
             directory=directory, routes=self.routes, recorder=recorder, metrics=metrics, node=connection.who
         )
+        self.thrift = Thrift(self)
         mux.on_retried = self.judge.announce
         self.loop = asyncio.get_running_loop()
         self._open: dict[str, int] = {}
@@ -107,18 +104,24 @@ class Outbound:
         """Calls that hold a slot right now."""
         return sum(self._open.values())
 
-    async def request(self, capability: str, given: object, options: Options) -> Reply:
-        """Make one call; a failed one is a reply too. Raises only for mistakes of the program."""
+    async def request(
+        self, capability: str, given: object, options: Options, *, made: Call | None = None
+    ) -> Reply:
+        """Make one call; a failed one is a reply too. Raises only for mistakes of the program.
+
+        `made` is one that was prepared already: for several who wait for its answer.
+        """
         # 1 prepare
-        call = self.prepare(capability, given, options, kind="request")
-        giving_up = None
+        call = self.prepare(capability, given, options, kind="request") if made is None else made
+        giving_up, asks = None, call.thrifty
         outcome: Reply | Failure
         try:
             if call.around.round is not None:
                 giving_up = GivingUp(call)
                 join_round(call, giving_up)
             # 2 admit
-            if not self.admit_known(call):
+            if asks or not self.admit_known(call):
+                asks = True
                 await self.admit(call)
             while True:
                 # 3 choose
@@ -148,6 +151,8 @@ class Outbound:
                 await asyncio.sleep(decision.delay_s)
         except Outlived as ended:
             outcome = ended.failure
+        except Answered as early:
+            outcome = early.reply
         except asyncio.CancelledError:
             reply = self.teller.tell_cancelled(call)
             if giving_up is None or not giving_up.was_all():
@@ -155,6 +160,8 @@ class Outbound:
             return reply
         finally:
             self.release(call)
+            if asks:
+                self.thrift.leave(call)
             if giving_up is not None:
                 leave_round(call)
         if not call.attempts:
@@ -205,10 +212,12 @@ class Outbound:
         return True
 
     async def admit(self, call: Call) -> None:
-        """Let the call in, or end it without a message: link, card, structure, size, slot."""
-        if not self.connection.connected:
-            await self._wait_for_link(call)
-        self.guidance.start()
+        """Let the call in, or end it without a message: link, card, structure, thrift, slot.
+
+        Raises `Outlived`, and `Answered` where somebody else's answer is the call's too.
+        """
+        if not (call.thrifty and call.card is not None):  # Such a call may need no link at all.
+            await self.linked(call)
         card = self.directory.known(call.capability)
         if card is None:
             card = await self.directory.card_for(call.capability)
@@ -219,8 +228,17 @@ class Outbound:
         call.card = card
         if card is not None:
             self._check(call, card)
+            call.thrifty = call.thrifty or card.is_thrifty
+        if call.thrifty:
+            await self.thrift.admit(call)
         self._take_slot(call)
         call.admitted = monotonic()
+
+    async def linked(self, call: Call) -> None:
+        """Wait for a link where there is none. Raises `Outlived`."""
+        if not self.connection.connected:
+            await self._wait_for_link(call)
+        self.guidance.start()
 
     def _check(self, call: Call, card: CapabilityCard) -> None:
         """Check the structure of the parameters against the card's schema. Raises `Outlived`."""
@@ -259,6 +277,11 @@ class Outbound:
             else:
                 self._open.pop(call.capability, None)
         self.leave_lane(call)
+
+    def finish(self, call: Call) -> None:
+        """Give everything back at the end of a call, its tolls too."""
+        self.release(call)
+        self.thrift.leave(call)
 
     def leave_lane(self, call: Call) -> None:
         """Give the place at a lane back, and the permit, of a call whose outcome says nothing of it."""
@@ -459,35 +482,7 @@ class Outbound:
             and not self.mux.pulse.heard_since(pending.opened)
         ):
             return  # The broker said nothing at all: whose silence this was is not known.
-        self._blame(call, attempt, failure, now, took_ms, permit)
-
-    def _blame(
-        self,
-        call: Call,
-        attempt: Attempt,
-        failure: Failure,
-        now: float,
-        took_ms: float,
-        permit: AnyPermit | None,
-    ) -> None:
-        """Charge a failed attempt to its lane, and to its instance; without a name, to the only lane that there is."""
-        provider = attempt.provider or self.directory.only_provider(call.capability)
-        if provider is None and permit is None:
-            return
-        call.lane = lane = self.lanes.of(call.capability, provider) if provider is not None else call.lane
-        if lane is None:
-            return
-        instance = attempt.instance
-        if instance is not None and permit is None and instance in self.lanes.avoided(call.capability, now):
-            return  # What fails there is known by now, and does not speak against its neighbours.
-        counts = self.lanes.bad(
-            lane, now, failure, waited_ms=took_ms, permit=permit, first=attempt.n == 1, instance=instance
-        )
-        if instance is None or not counts:
-            return
-        if lane.outliers.failed(instance, now) or failure.reason in _INSTANCE_FAULTS:
-            neighbours = sum(card.agent_id == lane.provider for card in self.directory.cards(call.capability))
-            self.lanes.shun(call.capability, instance, now, of=neighbours)
+        self.judge.blame(call, attempt, failure, now, took_ms, permit)
 
 
 def _deadline_by(call: Call, card: CapabilityCard) -> float:

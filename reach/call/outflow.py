@@ -93,7 +93,7 @@ class Outflow:
             reply = out.teller.tell(call, ended.failure)
         finally:
             leave_round(call)
-            out.release(call)
+            out.finish(call)
             if not told:
                 # The reader left (break, aclose) or was cancelled.
                 out.teller.tell_cancelled(call)
@@ -182,7 +182,7 @@ class Outflow:
             leave_round(call)
             if pending is not None:
                 out.mux.close_one(pending)
-            out.release(call)
+            out.finish(call)
             if done:
                 latency_ms = (monotonic() - call.began) * 1000
                 if pending is not None:
@@ -251,11 +251,11 @@ class Outflow:
             await out.admit(call)
             pending = await out.publish(call, await out.chosen(call), whole=True, frames=False)
         except Outlived as ended:
-            out.release(call)
+            out.finish(call)
             out.teller.tell(call, ended.failure).unwrap()
             return
         except asyncio.CancelledError:
-            out.release(call)
+            out.finish(call)
             out.teller.tell_cancelled(call)
             raise
         self._events.add(pending)
@@ -266,7 +266,7 @@ class Outflow:
         out = self._out
         self._events.discard(pending)
         out.mux.close_one(pending)
-        out.release(call)
+        out.finish(call)
         if isinstance(outcome, Failure):
             out.mux.unheard += outcome.reason is Reason.NO_RESPONDERS
             _log.warning("event %s was not heard: %s [%s]", call.capability, outcome.reason, call.reach_id)

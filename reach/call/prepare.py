@@ -125,7 +125,7 @@ def prepare(
         deadline = around.deadline
     if (scope := scope_deadline()) < deadline:
         deadline = scope
-    return Call(
+    call = Call(
         capability,
         kind,
         envelope,
@@ -137,6 +137,9 @@ def prepare(
         max(now, deadline),
         card,
     )
+    if envelope.task_id is not None or (card is not None and card.is_thrifty):
+        call.thrifty = True
+    return call
 
 
 def _inherit(envelope: Envelope, around: CallContext) -> None:
