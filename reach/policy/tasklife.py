@@ -159,8 +159,8 @@ def of_last(event: TaskEvent, sequence: int) -> TaskLife:
     )
 
 
-def fold(events: Iterable[tuple[int, TaskEvent]]) -> TaskLife:
-    """Give the life that events in order amount to.
+def fold(events: Iterable[tuple[int, TaskEvent]], life: TaskLife = NOTHING_YET) -> TaskLife:
+    """Give the life that events in order amount to; `life` is what the ones before them did.
 
     Events end with their time, and a schedule that has fired leaves none: so whatever comes first is taken as it is.
     A submission that comes due after its task has ended (the task was cancelled, its schedule fired all the same), or
@@ -169,7 +169,6 @@ def fold(events: Iterable[tuple[int, TaskEvent]]) -> TaskLife:
     Raises:
         IllegalMove: another event that cannot follow the one before.
     """
-    life = NOTHING_YET
     for sequence, event in events:
         if life is NOTHING_YET:
             life = of_last(event, sequence)

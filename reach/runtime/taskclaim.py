@@ -28,6 +28,7 @@ from reach.runtime.taskwriter import Fenced
 from reach.wire.task import TaskState
 
 if TYPE_CHECKING:
+    from reach.bus.taskstream import Entry
     from reach.runtime.taskrun import TaskRun
 
 _log = logging.getLogger("reach.tasks")
@@ -70,8 +71,8 @@ class Claim:
                     await self._start(life, decision)
                     return True
                 await self._not_started(life, decision)
-            except Fenced:
-                life, lives = await self._history(), None
+            except Fenced as fenced:
+                life, lives = await self._gone_on(life, fenced.entries), None
             else:
                 return False
         run.work.put_back(_LATER_S)
@@ -91,6 +92,15 @@ class Claim:
     def _as_queued(self) -> TaskLife:
         at = self._run.queued_at
         return of_last(self._run.submitted, at) if at else NOTHING_YET
+
+    async def _gone_on(self, life: TaskLife, entries: list[Entry]) -> TaskLife:
+        """Give the life with what others have written meanwhile, which the refused write has read already."""
+        if not entries or entries[0].sequence <= life.sequence:
+            return await self._history()  # Older events have ended with their time.
+        try:
+            return fold(((entry.sequence, entry.event) for entry in entries), life)
+        except IllegalMove:
+            return await self._history()
 
     async def _history(self) -> TaskLife:
         run = self._run

@@ -34,10 +34,11 @@ _AGAIN_S: Final = 0.2
 
 
 class Fenced(Exception):
-    """Somebody else has the task, or ended it. `ended` says which."""
+    """Somebody else has the task, or ended it: `ended` says which, `entries` what came behind one's own last event."""
 
     def __init__(self, entries: list[Entry]) -> None:
         super().__init__(", ".join(entry.event.state for entry in entries))
+        self.entries = entries
         self.state = entries[-1].event.state if entries else None
         self.ended = any(entry.event.state in TERMINAL for entry in entries)
 

@@ -143,7 +143,7 @@ def test_a_replay_begins_anew() -> None:
 
 @given(st.data())
 def test_the_last_event_tells_what_all_of_them_tell(data: st.DataObject) -> None:
-    """Events carry the counts, so the last one alone gives the state, the attempt and the losses."""
+    """Events carry the counts, so the last one alone gives them; and what is known goes on with what comes after it."""
     state: TaskState | None = None
     events: list[TaskEvent] = []
     attempt = lost = 0
@@ -157,6 +157,8 @@ def test_the_last_event_tells_what_all_of_them_tell(data: st.DataObject) -> None
             lost += data.draw(st.integers(0, 1))
         events.append(event(state, attempt=attempt, lost=lost))
     whole = fold(enumerate(events, 1))
+    known = data.draw(st.integers(0, len(events)))
+    assert whole == fold(enumerate(events[known:], known + 1), fold(enumerate(events[:known], 1)))
     last = of_last(events[-1], len(events))
 
     assert (last.state, last.attempt, last.lost, last.sequence) == (
