@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
@@ -175,6 +176,14 @@ pytest_collect_file = Sybil(
     setup=_open_document,
     teardown=_close_document,
 ).pytest()
+
+
+_LONG = ("tests/chaos/", "tests/cli/", "tests/examples/", "tests/packaging/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: whichever process is last has little left to do then."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
 def pytest_unconfigure() -> None:

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 import reach
+from tests.chaos.stress_rig import patient
 
 
 def say(**facts: Any) -> None:
@@ -51,6 +52,7 @@ async def main(per_s: float, priority: str) -> None:
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     async with reach.connect() as bus, asyncio.TaskGroup() as group:
+        patient(bus)
         await bus.request("job.do", {})
         await bus._core.outbound.routes.ready(5)
         watching = group.create_task(watch(bus))

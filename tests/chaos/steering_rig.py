@@ -15,6 +15,7 @@ from reach.bus.keys import Role
 from reach.call.client import Bus
 from reach.observe.records import NullSink, Recorder
 from reach.wire.reply import Reply
+from tests.chaos.stress_rig import patient
 from tests.chaos.supervisor_rig import ROOT, SupervisorRig
 
 CAPABILITY = "job.do"
@@ -25,7 +26,7 @@ async def connected(rig: SupervisorRig) -> Bus:
     connecting = reach.connect(
         settings=rig.system.settings(Role.CALLER), recorder=Recorder(NullSink(), rate_per_s=1)
     )
-    bus: Bus = await rig.entered(connecting)
+    bus = patient(await rig.entered(connecting))
     await bus.request(CAPABILITY, {})
     assert await bus._core.outbound.routes.ready(5)
     await bus.cards.instances(CAPABILITY)

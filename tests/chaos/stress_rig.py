@@ -25,6 +25,7 @@ from reach.bus.connection import Connection
 from reach.bus.keys import Role
 from reach.call.client import Bus
 from reach.observe.records import NullSink, Recorder
+from reach.policy.breaker_settings import BreakerSettings
 from reach.runtime.platform import READY, platform_command
 from reach.wire.reply import Reply
 
@@ -36,6 +37,8 @@ START_S = 30.0
 """How long a program may take to serve: imports on a busy machine."""
 ANSWER_S = 60.0
 END_S = 10.0
+PATIENT = BreakerSettings(slow_floor_ms=10_000)
+"""Breakers that open for failures as ever, but not for slowness: that is the machine's, where it is crowded."""
 
 
 def tell(text: str) -> None:
@@ -218,12 +221,13 @@ class Rig:
         return peer
 
     async def bus(self, *, settings: Any = None, role: Role = Role.CALLER) -> Bus:
-        """Connect a caller."""
+        """Connect a caller whose breakers are patient."""
         recorder = Recorder(NullSink())
         self._stack.callback(recorder.close)
-        return await self._stack.enter_async_context(
+        bus = await self._stack.enter_async_context(
             reach.connect(settings=settings or self.system.settings(role), role=role, recorder=recorder)
         )
+        return patient(bus)
 
     async def connection(self, role: Role) -> Connection:
         """Open a bare connection."""
@@ -261,6 +265,12 @@ async def _platform(system: Any) -> AsyncIterator[None]:
     finally:
         process.terminate()
         await process.wait()
+
+
+def patient(bus: Bus) -> Bus:
+    """Make the breakers of a caller, of lanes that it does not know yet, patient."""
+    bus._core.outbound.lanes._settings = PATIENT
+    return bus
 
 
 def left_of(bus: Bus) -> dict[str, int]:

@@ -155,6 +155,11 @@ class Users:
         self.write(role, _CREDS.format(jwt=jwt, seed=key.seed.decode()))
         return expires_at
 
+    def issue_all(self, *, lasts_s: float | None = None) -> float:
+        """Write the logins of callers and agents; when the later one expires, in epoch seconds, or for ever."""
+        ends = [self.issue(role, lasts_s=lasts_s) for role in (Role.CALLER, Role.AGENT)]
+        return max(float("inf") if end is None else float(end) for end in ends)
+
     def write(self, role: Role, text: str) -> None:
         """Replace a role's login by this text."""
         fresh = self.path(role).with_suffix(".new")

@@ -40,6 +40,9 @@ from reach.wire.route import RouteEntry
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTORS = ("actors.sentinel.actor:Sentinel", "actors.supervisor.actor:Supervisor")
+ANSWER_S = 5.0
+"""How long an answer may take that takes milliseconds: a crowded machine, and not a hang."""
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -152,7 +155,7 @@ class SupervisorRig:
         async with asyncio.timeout(within_s):
             while True:
                 try:
-                    await self.command(RouteVerb.INSTANCES, limit=1)
+                    await self.command(RouteVerb.INSTANCES, limit=1, timeout_s=1)
                 except ReachError:
                     await asyncio.sleep(0.02)
                 else:
@@ -161,11 +164,13 @@ class SupervisorRig:
 
     # -- operators ------------------------------------------------------------------------------------
 
-    async def command(self, verb: RouteVerb, **fields: Any) -> RouteAnswer:
+    async def command(self, verb: RouteVerb, *, timeout_s: float = ANSWER_S, **fields: Any) -> RouteAnswer:
         """Send a command. Raises what it was refused with."""
         operator = await self.connection(Role.OPERATOR)
         data = codec.pack({"by": "a test", **fields})
-        return read_answer(await operator.request(subjects.route(verb), data, timeout_s=1), RouteAnswer)
+        return read_answer(
+            await operator.request(subjects.route(verb), data, timeout_s=timeout_s), RouteAnswer
+        )
 
     async def rows(self) -> dict[str, InstanceRow]:
         """Give the instances as the supervisor sees them."""
@@ -183,7 +188,7 @@ class SupervisorRig:
     async def _read(self, bucket: str, key: str, model: type[M]) -> M | None:
         operator = await self.connection(Role.OPERATOR)
         subject = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
-        data = await operator.request(subject, b"", timeout_s=2)
+        data = await operator.request(subject, b"", timeout_s=ANSWER_S)
         return read_message(codec.unpack(data), model) if data else None
 
     # -- agents ---------------------------------------------------------------------------------------
@@ -218,7 +223,9 @@ class SupervisorRig:
         """Register somebody who is nothing but a card. Raises what it was refused with."""
         agent = await self.connection(Role.AGENT)
         body = Register(card=card, **fields).model_dump(mode="json")
-        return read_answer(await agent.request(subjects.REGISTER, codec.pack(body), timeout_s=2), Registered)
+        return read_answer(
+            await agent.request(subjects.REGISTER, codec.pack(body), timeout_s=ANSWER_S), Registered
+        )
 
     async def entered(self, context: Any) -> Any:
         """Enter something that is left at the end."""

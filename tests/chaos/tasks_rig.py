@@ -171,8 +171,9 @@ class TaskStorm:
     async def run(self) -> Account:
         """Submit, do harm meanwhile, and wait until all have ended, and a little longer."""
         began = monotonic()
-        for number in range(self._storm.workers):
-            self._workers.append(await self._worker(number))
+        self._workers += await asyncio.gather(
+            *(self._worker(number) for number in range(self._storm.workers))
+        )
         bus = await self._fleet.connect()
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch(await self._fleet.connect()))

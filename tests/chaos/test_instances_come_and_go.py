@@ -15,6 +15,7 @@ import pytest
 import reach
 from reach.runtime.platform import READY, platform_command
 from reach.wire.reply import Reply
+from tests.chaos.stress_rig import patient
 from tests.runtime.fleet import Fleet, Program, eventually
 
 SENTINEL = "actors.sentinel.actor:Sentinel"
@@ -143,7 +144,7 @@ async def test_a_rolling_restart_under_load_loses_no_call(
 ) -> None:
     """LIFE-7, case 9: 500 calls a second, each of three instances stopped and replaced: no failure, nothing twice."""
     await shop.open()
-    bus = await fleet.connect()
+    bus = patient(await fleet.connect())
     await bus.cards.instances("shop.read")
     load = Load(bus, rate_per_s=500)
     running = asyncio.create_task(load.run())
@@ -172,7 +173,7 @@ async def test_a_restart_beside_a_sentinel_loses_no_call_either(
 ) -> None:
     """LIFE-7: an instance that left in order is not taken for a dead one, with calls running longer than its pause."""
     await shop.open(2)
-    bus = await fleet.connect()
+    bus = patient(await fleet.connect())
     await bus.cards.instances("shop.write")
     calls = {
         f"long-{n}": asyncio.create_task(
@@ -187,12 +188,13 @@ async def test_a_restart_beside_a_sentinel_loses_no_call_either(
     assert 0 == await shop.programs[0].ended()
 
 
+@pytest.mark.alone
 async def test_calls_of_a_killed_instance_end_at_once(
     fleet: Fleet, shop: Shop, platform: subprocess.Popen[str]
 ) -> None:
     """LIFE-4, RETRY-1, RETRY-2, case 8: kill -9: reads are made elsewhere, writes are unknown, none waits."""
     await shop.open()
-    bus = await fleet.connect()
+    bus = patient(await fleet.connect())
     await bus.cards.instances("shop.read")
     calls: dict[str, asyncio.Task[Reply]] = {}
     for number in range(60):
@@ -245,7 +247,7 @@ async def test_many_rolling_restarts_lose_no_call(
 ) -> None:
     """LIFE-7: ten rounds of replacing all three instances at 500 calls a second."""
     await shop.open()
-    bus = await fleet.connect()
+    bus = patient(await fleet.connect())
     await bus.cards.instances("shop.read")
     load = Load(bus, rate_per_s=500)
     running = asyncio.create_task(load.run())

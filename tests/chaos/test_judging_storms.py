@@ -5,6 +5,8 @@ from collections import Counter
 from pathlib import Path
 from time import monotonic
 
+import pytest
+
 from reach.policy.retry import BACKOFF_BASE_S
 from reach.policy.retrybudget import RetryBudget
 from tests.chaos.judging_rig import NEVER_OPENS, Lanes, Load, reasons, tell
@@ -26,6 +28,7 @@ async def test_a_lane_that_fails_everything_gets_at_most_a_fifth_more(fleet: Fle
     assert {"HANDLER_ERROR"} == reasons(calls).keys()
 
 
+@pytest.mark.alone
 async def test_a_thousand_callers_that_fail_together_do_not_come_back_together(
     fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -56,6 +59,7 @@ async def test_a_thousand_callers_that_fail_together_do_not_come_back_together(
     assert max(tenths.values()) <= 200
 
 
+@pytest.mark.alone
 async def test_core_calls_succeed_while_five_times_too_much_is_offered(fleet: Fleet, tmp_path: Path) -> None:
     """GUARD-2: capacity 100/s (10 places of 0.1 s), 500 `offline`/s offered; of 40 `core` ones/s > 99 % succeed."""
     lanes = Lanes(fleet, tmp_path)

@@ -145,6 +145,7 @@ async def test_calls_made_while_the_link_is_down_wait_within_their_deadline(
     assert 2 == work.log.count("write")
 
 
+@pytest.mark.alone
 async def test_everything_works_again_after_a_restart(fleet: Fleet, broker: Broker) -> None:
     """CALL-6: caller and agents come back by themselves, and rejoin their groups; twice in a row."""
     work = Work()

@@ -9,6 +9,7 @@ from reach.call.client import Bus
 from reach.faults import Reason
 from tests.chaos.stress_rig import NOTHING, Peer, Rig, eventually, left_of, tell
 
+pytestmark = pytest.mark.alone
 WAVE = 500
 ROOM = 512
 WITHIN_S = 0.3

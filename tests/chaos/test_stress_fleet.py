@@ -35,6 +35,7 @@ class Load:
             )
 
 
+@pytest.mark.alone
 async def test_a_broadcast_reaches_every_instance(rig: Rig) -> None:
     """Case 8, ROUTE-8: many broadcasts at once, under load, are answered by all three, after a kill by two."""
     peers = await rig.agents(3)

@@ -12,6 +12,7 @@ from reach.call.client import Bus
 from reach.wire.reply import Reply
 from tests.chaos.stress_rig import NOTHING, Rig, eventually, faults_of, left_of, tell
 
+pytestmark = pytest.mark.alone
 CONCURRENT = 200
 WITHIN_S = 1.5
 """What is promised: half a second in which the instance may come back, and a second."""

@@ -120,6 +120,7 @@ async def test_streams_of_a_caller_that_died_end_at_their_deadline(rig: Rig) -> 
     assert (0, 0, 0) == (status["running"], status["inflight"], status["faults"])
 
 
+@pytest.mark.alone
 async def test_streams_of_an_agent_that_died_end_at_once(rig: Rig) -> None:
     """Case 10, LIFE-4: kill -9 of an agent with 300 open streams: each reader is told within 1.5 s, tables empty."""
     agent = await rig.agent()

@@ -35,6 +35,7 @@ def standing_still(system: Any) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.alone
 async def test_closing_does_not_wait_for_a_server_that_stands_still(own_system: Any) -> None:
     """Promise 1: with megabytes that the server does not read, closing takes two seconds and not for ever."""
     connection = await Connection.open(own_system.settings(Role.CALLER), role="caller")
@@ -49,6 +50,7 @@ async def test_closing_does_not_wait_for_a_server_that_stands_still(own_system: 
     assert took_s < CLOSE_S + 1.0
 
 
+@pytest.mark.alone
 async def test_a_server_that_stands_still_ends_the_link_by_its_pings(own_rig: Rig) -> None:
     """CALL-6: calls in flight are judged when the pings run out, though megabytes wait to be written."""
     settings = replace(own_rig.system.settings(Role.CALLER), ping_interval_s=0.5)

@@ -134,6 +134,7 @@ async def kill_the_server(rig: Rig, *, times: int, away_s: float) -> None:
     } or times > 1
 
 
+@pytest.mark.alone
 async def test_a_killed_server_under_load(own_rig: Rig) -> None:
     """CALL-6, case 5: kill -9 of the server, back after half a second: judged at once, flow in < 5 s, nothing twice."""
     await kill_the_server(own_rig, times=1, away_s=0.5)

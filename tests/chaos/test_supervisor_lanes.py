@@ -79,10 +79,11 @@ async def permit(connection: Connection) -> PermitAnswer:
     )
     data = codec.pack(ask.model_dump())
     return read_answer(
-        await connection.request(subjects.permit("best", "job.do"), data, timeout_s=2), PermitAnswer
+        await connection.request(subjects.permit("best", "job.do"), data, timeout_s=5), PermitAnswer
     )
 
 
+@pytest.mark.alone
 async def test_what_callers_saw_opens_a_breaker_for_everybody(rig: SupervisorRig) -> None:
     """BREAK-4, case 29: digests that tell of 60 % failures open the lane in the table within a second of the third."""
     async with rig.supervisor():
@@ -114,7 +115,7 @@ async def test_a_tier_takes_over_without_a_moment_of_nobody(rig: SupervisorRig) 
 
         async def one() -> None:
             try:
-                data = await caller.request("cap.job.do", codec.pack({"x": 1}), timeout_s=2)
+                data = await caller.request("cap.job.do", codec.pack({"x": 1}), timeout_s=5)
                 seen[codec.unpack(data)["provider"]] += 1
             except reach.ReachError as error:
                 seen[str(error)] += 1
@@ -144,7 +145,7 @@ async def test_a_tier_that_is_back_returns_gradually(rig: SupervisorRig) -> None
         spare, _ = await rig.serve(agent("spare", priority=20))
         await rig.command(RouteVerb.OPEN, capability="job.do", provider="best")
         await rig.command(RouteVerb.CLOSE, capability="job.do", provider="best")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             while (best.membership.tickets("job.do"), spare.membership.tickets("job.do")) != (1, 4):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         entry = await rig.entry("job.do")
@@ -160,8 +161,8 @@ async def test_half_open_lets_five_probes_through_for_all_callers_together(rig: 
         teller = Teller(await rig.connection(Role.CALLER))
         for _ in range(2):
             teller.tell("best", failed=50, failed_in_a_row=50)
-        await breaker_is(rig, "best", "open", within_s=2)
-        waited_s = await breaker_is(rig, "best", "half_open", within_s=14)
+        await breaker_is(rig, "best", "open", within_s=10)
+        waited_s = await breaker_is(rig, "best", "half_open", within_s=20)
         callers = [await rig.system_connection(Role.CALLER) for _ in range(3)]
         answers = await asyncio.gather(*(permit(callers[number % 3]) for number in range(50)))
         granted = [answer for answer in answers if answer.permit is not None]
@@ -173,7 +174,7 @@ async def test_half_open_lets_five_probes_through_for_all_callers_together(rig: 
                 client="c", provider="best", capability="job.do", permit=answer.permit or "", failed=False
             )
             callers[0].publish(subjects.permit("best", "job.do"), codec.pack(told.model_dump()))
-        took_s = await breaker_is(rig, "best", "closed", within_s=2)
+        took_s = await breaker_is(rig, "best", "closed", within_s=10)
         tell(f"half open {waited_s:.1f} s after it opened; closed {took_s:.3f} s after the last probe")
         assert 7 <= waited_s <= 13
 
@@ -191,7 +192,7 @@ async def test_a_bad_instance_is_isolated_and_its_lane_stays_open(rig: Superviso
             )
             teller.tell("best", ok=60, failed=30, instances=told)
             await asyncio.sleep(0.1)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             while bad.membership.tickets("job.do") * 10 != served[1].membership.tickets("job.do"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         lane = await lane_of(rig, "best")
@@ -211,24 +212,30 @@ async def test_a_digest_that_comes_twice_counts_once(rig: SupervisorRig) -> None
         data = codec.pack(told.model_dump(mode="json"))
         for _ in range(3):
             connection.publish(subjects.outcomes("twice"), data)
-        await asyncio.sleep(0.2)
-        await rig.command(RouteVerb.SET, capability="job.do", weights={"best": 2.0})
-        assert 30 == (await lane_of(rig, "best")).figures.calls
+        Teller(connection).tell("best", ok=1)
+        calls, weight = 0, 1.0
+        async with asyncio.timeout(10):
+            while calls < 31:
+                weight += 0.01  # A change is written at once, and with it the figures.
+                await rig.command(RouteVerb.SET, capability="job.do", weights={"best": weight})
+                calls = (await lane_of(rig, "best")).figures.calls
+        assert 31 == calls
 
 
 async def test_the_shares_of_plain_clients_are_the_weights(rig: SupervisorRig) -> None:
     """ROUTE-2: 3 000 calls of a plain NATS client over weights 5 : 3 : 2 are within 3 points of them."""
     async with rig.supervisor():
-        for name in ("a", "b", "c"):
-            await rig.serve(agent(name))
+        a, b, c = [(await rig.serve(agent(name)))[0].membership for name in ("a", "b", "c")]
         await rig.command(RouteVerb.SET, capability="job.do", weights={"b": 0.6, "c": 0.4})
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(10):
+            while (5, 3, 2) != tuple(one.tickets("job.do") for one in (a, b, c)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         caller = await rig.connection(Role.CALLER)
         seen: Counter[str] = Counter()
 
         async def some(number: int) -> None:
             for _ in range(number):
-                data = await caller.request("cap.job.do", codec.pack({"x": 1}), timeout_s=2)
+                data = await caller.request("cap.job.do", codec.pack({"x": 1}), timeout_s=5)
                 seen[codec.unpack(data)["provider"]] += 1
 
         await asyncio.gather(*(some(60) for _ in range(50)))

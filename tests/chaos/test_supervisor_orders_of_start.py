@@ -19,8 +19,9 @@ from reach.wire import codec
 from reach.wire.registration import RouteVerb
 from tests.chaos.supervisor_rig import Platform, SupervisorRig, agent, tell
 
-SETTLE_S = 8.0
-"""Registration is tried again within 7.5 s where nobody led; a killed leader's key ends within 3."""
+SETTLE_S = 20.0
+"""Registration is tried again within 7.5 s where nobody led, a killed leader's key ends within 3: what is not right
+after twice that never will be."""
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ async def test_a_canary_that_starts_never_gets_more_than_its_part(rig: Superviso
         )
         return new.membership.tickets("job.do") / total if total else 0.0
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not 0 < await share() <= 0.11:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
     await platform.end()
@@ -166,5 +167,5 @@ async def test_a_canary_that_starts_never_gets_more_than_its_part(rig: Superviso
         assert 0 == new.membership.tickets("job.do")
         await asyncio.sleep(0.001)
     caller = await rig.connection(Role.CALLER)
-    data = await caller.request("cap.job.do", codec.pack({"x": 1}), timeout_s=2)
+    data = await caller.request("cap.job.do", codec.pack({"x": 1}), timeout_s=5)
     assert codec.unpack(data)["ok"]

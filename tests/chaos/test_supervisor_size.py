@@ -125,6 +125,7 @@ async def test_a_thousand_instances_are_looked_after(rig: SupervisorRig) -> None
     assert 1000 == len(answer.instances)
 
 
+@pytest.mark.alone
 async def test_a_change_is_seen_by_watchers_in_a_quarter_of_a_second(rig: SupervisorRig) -> None:
     """SPEED-4: from an operator's command to the new entry at a subscriber of the table, a hundred times."""
     await rig.platform()

@@ -51,6 +51,16 @@ def test_missing_venv_module_is_named_with_its_package(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+def test_what_runs_alone_is_where_make_test_looks_for_it() -> None:
+    """`make test` leaves marked tests out at first, and then runs those of tests/chaos: no other folder has any."""
+    marked = {
+        path.relative_to(ROOT / "tests").parts[0]
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "pytest.mark.alone" in path.read_text(encoding="utf-8") and path != Path(__file__).resolve()
+    }
+    assert {"chaos"} == marked
+
+
 def test_help_lists_the_targets() -> None:
     """`make help`, and `make` alone, list what there is."""
     listing = subprocess.run(["make"], cwd=ROOT, env=ENVIRONMENT, capture_output=True, check=True, text=True)
