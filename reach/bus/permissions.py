@@ -33,6 +33,7 @@ QUEUE_GROUP = "reach"
 
 BLOB_BUCKETS = ("reach_blobs_1h", "reach_blobs_24h", "reach_blobs_tasks")
 READ_BUCKETS = ("reach_cards", "reach_routes", "reach_schemas")
+QUOTA_BUCKET = "reach_quota"
 AGENT_BUCKETS = ("reach_idempotency", "reach_state")
 READ_STREAMS = ("REACH_TASK_EVENTS", "REACH_STREAMS")
 WORK_STREAM = "REACH_TASKS"
@@ -108,7 +109,13 @@ def permissions(role: Role) -> Permissions | None:
             return Permissions(publish=_CALLER_PUBLISH, subscribe=_CALLER_SUBSCRIBE)
         case Role.OPERATOR:
             return Permissions(
-                publish=(*_CALLER_PUBLISH, "reach.route.>", "reach.tasks.>", *_read_stream(RECORD_STREAM)),
+                publish=(
+                    *_CALLER_PUBLISH,
+                    "reach.route.>",
+                    "reach.tasks.>",
+                    "reach.unknowns.>",
+                    *_read_stream(RECORD_STREAM),
+                ),
                 subscribe=(
                     *_CALLER_SUBSCRIBE,
                     "reach.alert.>",
@@ -255,6 +262,8 @@ _CALLER_PUBLISH = (
     "reach.outcomes.>",
     "reach.permit.>",
     "reach.record.>",
+    "reach.count.>",
+    "reach.unknown.*",
     "task.submit.>",
     "task.event.queued.>",
     "task.event.scheduled.>",
@@ -267,6 +276,8 @@ _CALLER_PUBLISH = (
     "$JS.API.STREAM.NAMES",
     *_each(_blob_store(bucket) for bucket in BLOB_BUCKETS),
     *_each(_read_bucket(f"KV_{bucket}") for bucket in READ_BUCKETS),
+    *_inspect(f"KV_{QUOTA_BUCKET}"),
+    f"$KV.{QUOTA_BUCKET}.>",
     *_each(_read_stream(stream) for stream in READ_STREAMS),
 )
 

@@ -18,7 +18,7 @@ from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
-from reach.bus.streams import TASK_STREAMS, Stream, ensure_stream, unwritable
+from reach.bus.streams import STREAMS, Stream, ensure_stream, unwritable
 from reach.errors import ConfigError
 
 HOUR_S = 3600.0
@@ -94,6 +94,8 @@ STORES: tuple[Store, ...] = (
     kv("reach_schemas"),
     kv("reach_idempotency", marker_ttl_s=MARKER_TTL_S),
     kv("reach_state"),
+    # What all callers together have taken of their limits; each entry ends by itself.
+    kv("reach_quota"),
     # The ledger of callbacks: kept for longer than the events that it is about.
     replace(kv("reach_webhooks"), ttl_s=TASK_BLOB_TTL_S + DAY_S),
 )
@@ -104,7 +106,7 @@ async def provision(
     jetstream: JetStreamContext,
     *,
     stores: Sequence[Store] = STORES,
-    streams: Sequence[Stream] = TASK_STREAMS,
+    streams: Sequence[Stream] = STREAMS,
     replicas: int = 1,
 ) -> tuple[str, ...]:
     """Make, put right and verify the stores and streams.
@@ -112,7 +114,7 @@ async def provision(
     Args:
         jetstream: Of a connection that may do so: role platform.
         stores: Buckets that must exist.
-        streams: Streams that must exist (those of tasks).
+        streams: Streams that must exist.
         replicas: Copies in a cluster, of what is made here; streams that have fewer get so many.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The two streams that tasks live in: made where missing, changed in place where that can be, verified, or refused.
+"""The streams that tasks live in, and others: made where missing, changed where that can be, verified, or refused.
 
 `REACH_TASK_EVENTS` keeps what happened, for whoever asks later. `REACH_TASKS` is the work queue: it sources what was
 queued there, under the capability's name alone, and takes what scripts publish plainly. What a living stream cannot
@@ -39,6 +39,8 @@ class Stream:
     max_age_s: float = 0.0
     schedules: bool = False
     sources: tuple[tuple[str, str, str], ...] = ()
+    counters: bool = False
+    """Whether each subject is a number, which messages add to (ADR-49)."""
 
 
 TASK_STREAMS: Final[tuple[Stream, ...]] = (
@@ -57,6 +59,23 @@ TASK_STREAMS: Final[tuple[Stream, ...]] = (
 )
 """In the order in which they are made: the queue sources the events."""
 
+UNKNOWN_KEPT_S: Final = 30 * DAY_S
+"""How long an unknown outcome, and what was said of it, stays listed."""
+
+UNKNOWN: Final = Stream(name="REACH_UNKNOWN", subjects=("reach.unknown.>",), max_age_s=UNKNOWN_KEPT_S)
+"""Calls of which nobody knows whether they were done, and what operators said of them."""
+
+COUNTERS_KEPT_S: Final = 7 * DAY_S
+"""How long a number stays that nobody adds to any more: as long as a task."""
+
+COUNTERS: Final = Stream(
+    name="REACH_COUNTERS", subjects=("reach.count.>",), max_age_s=COUNTERS_KEPT_S, counters=True
+)
+"""What tasks have spent. In files: a restart of the server must not give a task its budget anew."""
+
+STREAMS: Final[tuple[Stream, ...]] = (*TASK_STREAMS, UNKNOWN, COUNTERS)
+"""Every stream that exists from the start."""
+
 
 def config(stream: Stream, *, replicas: int = 1) -> api.StreamConfig:
     """Give a stream's configuration as it is made."""
@@ -69,8 +88,10 @@ def config(stream: Stream, *, replicas: int = 1) -> api.StreamConfig:
         discard=api.DiscardPolicy.OLD,
         num_replicas=replicas,
         max_age=stream.max_age_s,
+        max_msgs_per_subject=1 if stream.counters else -1,
         duplicate_window=DEDUPE_S,
         allow_direct=True,
+        allow_msg_counter=stream.counters or None,
         allow_msg_ttl=stream.schedules or None,
         allow_msg_schedules=stream.schedules or None,
         sources=_sources(stream) or None,
@@ -82,6 +103,8 @@ def faults(found: api.StreamConfig, stream: Stream) -> tuple[str, ...]:
     reasons = []
     if (found.retention or api.RetentionPolicy.LIMITS) != stream.retention:
         reasons.append(f"its retention is {found.retention}, and must be {stream.retention.value}")
+    if stream.counters != bool(found.allow_msg_counter):
+        reasons.append("it does not count" if stream.counters else "it only counts")
     return (*reasons, *unwritable(found))
 
 
@@ -110,6 +133,8 @@ def corrections(found: api.StreamConfig, stream: Stream, *, replicas: int = 1) -
         changes["subjects"] = [*(found.subjects or ()), *missing]
     if (found.max_age or 0.0) != stream.max_age_s:
         changes["max_age"] = stream.max_age_s
+    if stream.counters and found.max_msgs_per_subject != 1:
+        changes["max_msgs_per_subject"] = 1
     if not found.allow_direct:
         changes["allow_direct"] = True
     if stream.schedules and not found.allow_msg_ttl:
@@ -166,6 +191,8 @@ async def _verified(jetstream: JetStreamContext, stream: Stream) -> tuple[str, .
         reasons.append("it does not source what it must: is this server older than 2.10?")
     if stream.schedules and not kept.allow_msg_schedules:
         reasons.append("it takes no schedules: is this server older than 2.12?")
+    if stream.counters and not kept.allow_msg_counter:
+        reasons.append("it does not count: is this server older than 2.12?")
     return tuple(reasons)
 
 

@@ -41,6 +41,7 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "A provider (one token), a dot, and the name of the capability.",
         "examples": ["invoice-extractor.invoice.extract"],
     },
+    "call": {"description": f"The `reach_id` of a call. {_ONE}", "examples": ["rch_3t7s0y2m"]},
     "kind": {"description": f"What kind of thing it is. {_ONE}", "examples": ["breaker"]},
     "service": {"description": f"The agent's name as a NATS service. {_ONE}", "examples": ["invoice"]},
 }
@@ -76,6 +77,7 @@ _INBOX: Final = (
     "applied",
     "permit",
     "route-answer",
+    "unknown-answer",
     "service-ping",
     "service-info",
     "service-stats",
@@ -92,6 +94,12 @@ _COMMANDS: Final = {
     "show": ("show", "Show a capability's entry."),
     "instances": ("list-instances", "List who is there."),
 }
+_UNKNOWNS: Final = {
+    "list": ("list-unknowns", "List unknown outcomes."),
+    "show": ("show-unknown", "Show one of them."),
+    "resolve": ("resolve-unknown", "Say what became of a call."),
+}
+_DESKS: Final = {"route": ("route-answer", _COMMANDS), "unknowns": ("unknown-answer", _UNKNOWNS)}
 
 CHANNELS: Final[dict[str, Channel]] = {
     "request": Channel(
@@ -136,8 +144,9 @@ CHANNELS: Final[dict[str, Channel]] = {
         "May a call probe a lane that is half open? And what became of it.",
     ),
     **{
-        f"route{verb.capitalize()}": Channel(f"reach.route.{verb}", (message,), says)
-        for verb, (message, says) in _COMMANDS.items()
+        f"{desk}{verb.capitalize()}": Channel(f"reach.{desk}.{verb}", (message,), says)
+        for desk, (_, commands) in _DESKS.items()
+        for verb, (message, says) in commands.items()
     },
     "taskEvent": Channel(
         "task.event.{state}.{tenant}.{task}.{capability}",
@@ -157,6 +166,10 @@ CHANNELS: Final[dict[str, Channel]] = {
         "task.cancel.{tenant}.{task}",
         ("task-order", "nothing"),
         "The wish that a task end; its worker replies when it has, with the end that it had.",
+    ),
+    "unknown": Channel("reach.unknown.{tenant}", ("unknown",), "A call whose outcome is unknown."),
+    "unknownResolved": Channel(
+        "reach.unknown.{tenant}.resolved.{call}", ("resolution",), "What became of such a call."
     ),
     "alert": Channel("reach.alert.{kind}", ("alert",), "Something that a person should know."),
     "audit": Channel("reach.audit.{tenant}", ("audit",), "Who did what."),
@@ -232,10 +245,11 @@ OPERATIONS: Final[dict[str, Operation]] = {
     ),
     "hearPermit": Operation("platform", "receive", "permit", "Let a few calls probe.", ("permit",)),
     **{
-        f"obeyRoute{verb.capitalize()}": Operation(
-            "platform", "receive", f"route{verb.capitalize()}", says, ("route-answer", "reply")
+        f"obey{desk.capitalize()}{verb.capitalize()}": Operation(
+            "platform", "receive", f"{desk}{verb.capitalize()}", says, (answer, "reply")
         )
-        for verb, (_, says) in _COMMANDS.items()
+        for desk, (answer, commands) in _DESKS.items()
+        for verb, (_, says) in commands.items()
     },
     "submitTask": Operation("caller", "send", "taskEvent", "Submit a task: its first event."),
     "submitPlainly": Operation("caller", "send", "taskSubmit", "Submit a task without choosing its id."),
@@ -246,6 +260,8 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "tellOfTask": Operation("agent", "send", "taskEvent", "Write what becomes of a task."),
     "takeAnswer": Operation("agent", "receive", "taskInput", "Take an answer for a task.", ("reply",)),
     "obeyTaskCancel": Operation("agent", "receive", "taskCancel", "Stop the handler of a task.", ("reply",)),
+    "sendUnknown": Operation("caller", "send", "unknown", "Tell of a call whose outcome is unknown."),
+    "sendResolved": Operation("platform", "send", "unknownResolved", "Keep what became of it."),
     "sendAlert": Operation("platform", "send", "alert", "Tell a person."),
     "sendAudit": Operation("platform", "send", "audit", "Say who did what."),
     "hearSuspicion": Operation("platform", "receive", "suspect", "Ask the instances that are in doubt."),

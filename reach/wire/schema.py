@@ -60,6 +60,14 @@ from reach.wire.route import RouteEntry
 from reach.wire.service import ServiceInfo, ServicePing, ServiceStats
 from reach.wire.task import TaskEvent, TaskOrder
 from reach.wire.trace import Hop, Trace
+from reach.wire.unknown import (
+    ListUnknowns,
+    Resolution,
+    ResolveUnknown,
+    ShowUnknown,
+    UnknownAnswer,
+    UnknownOutcome,
+)
 from reach.wire.whole import MAX_WHOLE
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -132,6 +140,12 @@ MESSAGES: Final[dict[str, Message]] = {
     "audit": Message(AuditEntry),
     "task-event": Message(TaskEvent, ("task_id", "state", "capability", "tenant", "event_id", "at")),
     "task-order": Message(TaskOrder),
+    "unknown": Message(UnknownOutcome),
+    "resolution": Message(Resolution),
+    "list-unknowns": Message(ListUnknowns),
+    "show-unknown": Message(ShowUnknown),
+    "resolve-unknown": Message(ResolveUnknown),
+    "unknown-answer": Message(UnknownAnswer),
     "service-ping": Message(ServicePing),
     "service-info": Message(ServiceInfo),
     "service-stats": Message(ServiceStats),

@@ -92,6 +92,31 @@ def alert(kind: str) -> str:
     return "reach.alert." + kind
 
 
+def unknown(tenant: str) -> str:
+    """Calls whose outcome is unknown, as their callers enter them."""
+    return "reach.unknown." + tenant
+
+
+def unknown_task(tenant: str, task_id: str, run: int) -> str:
+    """A task whose outcome is unknown, as the platform enters it: once for each run."""
+    return f"reach.unknown.{tenant}.task.{task_id}.{run}"
+
+
+def unknown_resolved(tenant: str, reach_id: str) -> str:
+    """What an operator said of one of them."""
+    return f"reach.unknown.{tenant}.resolved.{reach_id}"
+
+
+def unknown_told(tenant: str, capability: str) -> str:
+    """That operators were alerted of those of a capability."""
+    return f"reach.unknown.{tenant}.told.{capability}"
+
+
+def unknowns(verb: str) -> str:
+    """A question of an operator about the list of unknown outcomes."""
+    return "reach.unknowns." + verb
+
+
 def task_event(state: str, tenant: str, task_id: str, capability: str) -> str:
     """One change of state in the life of a task."""
     return f"task.event.{state}.{tenant}.{task_id}.{capability}"

@@ -98,6 +98,7 @@ ALLOWED = _table(
                 "reach.outcomes.client1",
                 "reach.permit.extractor.invoice.extract",
                 "reach.record.default",
+                "reach.unknown.default",
                 "task.submit.ledger.reconcile",
                 "task.event.queued.default.t1.ledger.reconcile",
                 "task.event.scheduled.default.t1.ledger.reconcile",
@@ -154,7 +155,7 @@ ALLOWED = _table(
         (
             (Role.OPERATOR, Role.PLATFORM),
             "publish",
-            ("reach.route.weight", "reach.route.drain", "reach.tasks.list"),
+            ("reach.route.weight", "reach.route.drain", "reach.tasks.list", "reach.unknowns.resolve"),
         ),
         (
             (Role.OPERATOR, Role.PLATFORM),
@@ -200,6 +201,7 @@ DENIED = _table(
                 "reach.alert.lane",
                 "reach.gone.extractor-abcdefgh.1",
                 "reach.audit.default",
+                "reach.unknown.default.resolved.rch_1",
                 "$JS.API.STREAM.DELETE.KV_reach_cards",
                 "$JS.API.STREAM.UPDATE.KV_reach_cards",
                 "$JS.API.STREAM.CREATE.mine",
@@ -276,7 +278,7 @@ DENIED = _table(
                 "t.acme.cap.invoice.extract",
             ),
         ),
-        ((Role.CALLER, Role.AGENT), "publish", ("reach.route.weight",)),
+        ((Role.CALLER, Role.AGENT), "publish", ("reach.route.weight", "reach.unknowns.list")),
         ((Role.CALLER, Role.AGENT), "subscribe", ("reach.alert.>", "reach.record.>", "reach.heartbeat.>")),
         (
             (Role.FENCER,),

@@ -19,7 +19,7 @@ from reach.bus.embedded import EmbeddedServer, find_binary
 from reach.bus.keys import Role
 from reach.bus.permissions import AGENT_BUCKETS, BLOB_BUCKETS, READ_BUCKETS
 from reach.bus.provision import STORES, Store, blobs, corrections, covers, faults, kv, provision
-from reach.bus.streams import TASK_STREAMS
+from reach.bus.streams import STREAMS
 from reach.errors import ConfigError
 
 
@@ -47,7 +47,7 @@ async def test_everything_is_made_once(jetstream: JetStreamContext) -> None:
     first = await provision(jetstream)
     second = await provision(jetstream)
 
-    assert (*(store.bucket for store in STORES), *(stream.name for stream in TASK_STREAMS)) == first
+    assert (*(store.bucket for store in STORES), *(stream.name for stream in STREAMS)) == first
     assert () == second
 
 

@@ -36,7 +36,7 @@ async def jetstream(server: EmbeddedServer) -> AsyncIterator[JetStreamContext]:
 
 
 async def made(jetstream: JetStreamContext) -> tuple[str, ...]:
-    return await provision(jetstream, stores=())
+    return await provision(jetstream, stores=(), streams=TASK_STREAMS)
 
 
 async def test_the_streams_are_made_once(jetstream: JetStreamContext) -> None:

@@ -87,6 +87,7 @@ def _message_in(names: set[str], body: Any) -> str:
     if "permit-ask" in names:
         return "permit-outcome" if "permit" in body else "permit-ask"
     told = {"stream_id": "frame", "status": "registered", "applied": "applied", "in_force": "route-answer"}
+    told["rows"] = "unknown-answer"
     found = next((name for field, name in told.items() if field in body), None)
     return found or ("permit" if "breaker" in body else "pong")
 

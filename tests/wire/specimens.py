@@ -58,6 +58,18 @@ from reach.wire.route import (
 )
 from reach.wire.task import TaskEvent, TaskOrder, TaskState
 from reach.wire.trace import Hop, Trace
+from reach.wire.unknown import (
+    KeyStanding,
+    ListUnknowns,
+    Resolution,
+    ResolveUnknown,
+    ShowUnknown,
+    Tried,
+    UnknownAnswer,
+    UnknownOutcome,
+    UnknownRow,
+    Verdict,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 AT = 1_796_000_000_000
@@ -400,6 +412,47 @@ def _commands() -> dict[str, tuple[str, BaseModel]]:
     }
 
 
+def _unknowns() -> dict[str, tuple[str, BaseModel]]:
+    """Give what is said of calls whose outcome is unknown, each with its subject."""
+    outcome = UnknownOutcome(
+        reach_id="rch_3t7s0y2mkq4xw9ab",
+        message_id="3t7s0y2mkq4xw9ab",
+        capability="ledger.post",
+        cause="INSTANCE_GONE",
+        at=AT,
+        began_at=AT - 1500,
+        provider="ledger",
+        instance="ledger-k3m7q2xa",
+        source="c7m2kq4x",
+        session_id="s-1",
+        idempotency_key="order-17",
+        store_key="k1",
+        digest="5d41402abc4b2a76b9719d911017c592",
+        parameters={"amount": 17},
+        attempts=(Tried(n=1, subject="cap.ledger.post", instance="ledger-k3m7q2xa", took_ms=1500.0),),
+    )
+    resolution = Resolution(
+        reach_id=outcome.reach_id, verdict=Verdict.EXECUTED, by="jo", at=AT, note="seen", result={"id": 17}
+    )
+    row = UnknownRow(outcome=outcome, sequence=12, resolution=resolution)
+    return {
+        "unknown": ("reach.unknown.default", outcome),
+        "resolution": (f"reach.unknown.default.resolved.{outcome.reach_id}", resolution),
+        "list-unknowns": ("reach.unknowns.list", ListUnknowns(by="jo", capability="ledger.*", since=AT)),
+        "show-unknown": ("reach.unknowns.show", ShowUnknown(by="jo", id=outcome.reach_id)),
+        "resolve-unknown": (
+            "reach.unknowns.resolve",
+            ResolveUnknown(by="jo", id=outcome.reach_id, verdict=Verdict.NOT_EXECUTED, note="not there"),
+        ),
+        "unknown-answer": (
+            REPLY_TO,
+            UnknownAnswer(
+                message="1 open", rows=(row,), open=1, key=KeyStanding(state="unknown", lives=False)
+            ),
+        ),
+    }
+
+
 def specimens() -> dict[str, Specimen]:
     """Give every specimen by name."""
     ids: dict[str, Any] = {"agent_id": "invoice-extractor", "instance": INSTANCE, "generation": AT}
@@ -440,7 +493,8 @@ def specimens() -> dict[str, Specimen]:
         ("drain", f"ctl.{INSTANCE}.drain", Drain(term=7, revision=41, timeout_s=30.0)),
     ):
         found[name] = Specimen(name, subject, message.model_dump(mode="json"))
-    for name, (subject, said) in (_taking_part(card) | _probing_and_telling() | _commands()).items():
+    said_by_all = _taking_part(card) | _probing_and_telling() | _commands() | _unknowns()
+    for name, (subject, said) in said_by_all.items():
         found[name] = Specimen(name, subject, said.model_dump(mode="json"))
     return found
 
