@@ -54,6 +54,7 @@ class Unacknowledged(Exception):
 class _PubAck(msgspec.Struct):
     stream: str = ""
     seq: int = 0
+    val: str = ""
     error: dict[str, Any] | None = None
 
 
@@ -107,6 +108,17 @@ class JetStream:
         block = encode_headers(headers) if headers else b""
         if guard is not None:
             block = _EXPECTED % (guard[1], guard[0].encode()) + (block[10:] or b"\r\n")
+        return (await self._publish(subject, data, block, timeout_s)).seq
+
+    async def count(self, subject: str, by: int, *, timeout_s: float = ACK_TIMEOUT_S) -> int:
+        """Add to a counter (a stream with `allow_msg_counter`), and give what it is now: exact, however many add to it.
+
+        Raises what `publish` raises; `Unacknowledged` when it is not known whether it was added.
+        """
+        block = encode_headers({"Nats-Incr": str(by)})
+        return int((await self._publish(subject, b"", block, timeout_s)).val)
+
+    async def _publish(self, subject: str, data: bytes, block: bytes, timeout_s: float) -> _PubAck:
         delivery = await self._ask(subject, data, block, timeout_s)
         if delivery is None:
             raise Unacknowledged
@@ -118,7 +130,7 @@ class JetStream:
             )
         ack = _ack(delivery.data)
         if ack.error is None:
-            return ack.seq
+            return ack
         if ack.error.get("err_code") in _WRONG_SEQUENCE:
             raise GuardRefused
         raise _unexecuted(ack.error)
@@ -141,12 +153,14 @@ class JetStream:
         answer: dict[str, Any] = json.loads(delivery.data)
         return answer
 
-    async def message(self, stream: str, wish: dict[str, Any]) -> Stored | None:
+    async def message(
+        self, stream: str, wish: dict[str, Any], *, timeout_s: float = ACK_TIMEOUT_S
+    ) -> Stored | None:
         """Read one message: `{"last_by_subj": pattern}`, or `{"seq": n, "next_by_subj": pattern}`. None: there is none.
 
         Raises what `api` raises, and `ReachError` for what the stream answers else.
         """
-        answer = await self.api(f"STREAM.MSG.GET.{stream}", wish)
+        answer = await self.api(f"STREAM.MSG.GET.{stream}", wish, timeout_s=timeout_s)
         error = answer.get("error")
         if error is not None:
             if error.get("err_code") == _NO_MESSAGE:

@@ -58,6 +58,10 @@ class Call(Struct, gc=False, eq=False):
     data_frames: int = 0
     thrifty: bool = False
     """Whether it has to ask first if it may be made, or need not be (`reach.call.thrift`)."""
+    local_share: bool = False
+    """Whether it was let in by this process's own share of a limit, since callers could not be counted together."""
+    cost: float = 0.0
+    """What its answers said that they have cost."""
     paid: list[Toll] | None = None
     """What it has paid, and has to give back in the end."""
 

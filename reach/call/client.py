@@ -15,6 +15,7 @@ import anyio.from_thread
 
 from reach.bus.blobs import Blobs
 from reach.bus.connection import Connection
+from reach.bus.counters import SharedCounts
 from reach.bus.keys import Role
 from reach.bus.mux import Mux
 from reach.bus.settings import Settings, resolve
@@ -24,6 +25,7 @@ from reach.call.inflow import StreamClocks
 from reach.call.options import NO_OPTIONS, CallOptions, Options
 from reach.call.outbound import Outbound
 from reach.call.outflow import Outflow
+from reach.call.quota import Quota
 from reach.call.taskfeed import Filter, TaskFeed, begin_of
 from reach.call.tasks import Tasks
 from reach.observe.metrics import Metrics
@@ -68,6 +70,9 @@ class Core:
             region=region,
         )
         self.outflow = Outflow(self.outbound)
+        self.shared = SharedCounts(connection)
+        self.quota = Quota(connection, self.shared, metrics)
+        self.outbound.thrift.tolls.append(self.quota)
         self.mux.serves = self.directory.serves
         self._tasks: Tasks | None = None  # Made at first use: it listens to an inbox of its own.
 
@@ -83,6 +88,8 @@ class Core:
         await self.outflow.close()
         if self._tasks is not None:
             self._tasks.close()
+        await self.quota.close()
+        self.shared.close()
         await self.outbound.guidance.close()
         await self.mux.part()
         self.mux.close()
@@ -198,6 +205,11 @@ class Bus:
     def metrics(self) -> Metrics:
         """Counters of this client's calls."""
         return self._core.metrics
+
+    @property
+    def recorder(self) -> Recorder:
+        """Takes the records of this client's calls."""
+        return self._core.recorder
 
     @property
     def pending(self) -> int:

@@ -43,6 +43,7 @@ class CallOptions(TypedDict, total=False):
     hedge: bool
     dedupe: bool
     cache: bool
+    queue: bool
     fallback: Any
 
 
@@ -54,8 +55,9 @@ class Options:
     any label), `prefer` weighs; `retry=False` allows one attempt only; `trace=True` asks for the hops;
     `hedge=True` lets a second request follow a slow first one (idempotent capabilities only, RETRY-8);
     `dedupe=False` lets a task repeat a write with the same parameters (IDEM-4); `cache=False` wants an answer of its
-    own, neither kept nor shared (GUARD-5); `fallback` is the value that takes the place of a result which is not to
-    be had (the reply is then `degraded`, BREAK-6).
+    own, neither kept nor shared (GUARD-5); `queue=True` waits within the deadline where all callers together have
+    taken a capability's `rate` (GUARD-3); `fallback` is the value that takes the place of a result which is not to be
+    had (the reply is then `degraded`, BREAK-6).
     """
 
     timeout_s: float | None = None
@@ -73,6 +75,7 @@ class Options:
     hedge: bool = False
     dedupe: bool = True
     cache: bool = True
+    queue: bool = False
     fallback: Any = NO_FALLBACK
     carried: bool = field(init=False)
     """Whether the envelope has to say anything of them."""
@@ -126,7 +129,7 @@ _CARRIED: Final = (
 NO_OPTIONS: Final = Options()
 """The options of a call that has none; one object, so that asking is a comparison."""
 
-_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge", "cache"})
+_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge", "cache", "queue"})
 """Options of which a program uses the same few combinations over and over: those are checked once."""
 _MAX_KNOWN: Final = 256
 _merged_before: dict[tuple[tuple[str, object], ...], Options] = {}
@@ -156,6 +159,7 @@ _KINDS: Final[dict[str, tuple[str, type | tuple[type, ...]]]] = {
     "hedge": ("True or False", bool),
     "dedupe": ("True or False", bool),
     "cache": ("True or False", bool),
+    "queue": ("True or False", bool),
     "idempotency_key": (f"a text of 1 to {_MAX_KEY} characters", str),
 }
 

@@ -222,6 +222,8 @@ class Teller:
             return
         envelope = call.envelope
         last = call.attempts[-1] if call.attempts else None
+        if call.local_share and last is not None:
+            last.decision = f"{last.decision} local_share".lstrip()
         record = ReachRecord(
             reach_id=call.reach_id,
             at=call.began_ms,

@@ -230,6 +230,20 @@ class Metrics:
         self.table_age = Gauge(
             "reach_table_age_seconds", "Since the routing table was last known to be the leader's."
         )
+        self.quota_refused = Counter(
+            "reach_quota_refused",
+            "Calls refused since all callers together had taken the limit.",
+            "capability",
+            "limit",
+        )
+        self.quota_local = Counter(
+            "reach_quota_local",
+            "Calls let in by the process's own share: callers could not be counted together.",
+            "capability",
+        )
+        self.budget_refused = Counter(
+            "reach_budget_refused", "Calls refused since a budget was spent.", "capability", "budget"
+        )
         self.links = Counter("reach_links", "Connections to NATS made, first ones included.")
         self.families: list[Counter | Histogram] = [
             self.calls,
@@ -245,6 +259,9 @@ class Metrics:
             self.route_failures,
             self.breaker_open,
             self.table_age,
+            self.quota_refused,
+            self.quota_local,
+            self.budget_refused,
             self.links,
         ]
 

@@ -1,0 +1,189 @@
+"""How often, and how many at once, all callers together may call: exactly, and told in full (GUARD-3, ERR-6)."""
+
+import asyncio
+from itertools import count
+from typing import Any
+
+import pytest
+
+import reach
+from reach.bus.counters import STREAM
+from reach.bus.keys import Role
+from reach.call.client import Bus
+from reach.faults import Executed, Reason
+from tests.runtime.fleet import Fleet, eventually
+
+_numbers = count()
+
+
+class Desk:
+    """An agent whose calls last until they are let go; its capabilities, and so their limits, are its own."""
+
+    def __init__(self, **rate: Any) -> None:
+        number = next(_numbers)
+        self.stamp, self.read = f"desk{number}.stamp", f"desk{number}.read"
+        self.begun = 0
+        self.go = asyncio.Event()
+        self.go.set()
+        self.agent = reach.Agent("desk")
+
+        @self.agent.capability(self.stamp, rate=reach.Rate(**rate))
+        async def stamp() -> str:
+            self.begun += 1
+            await self.go.wait()
+            return "stamped"
+
+        @self.agent.capability(self.read, rate=reach.Rate(**rate))
+        async def read() -> Any:
+            self.begun += 1
+            yield 1
+            await self.go.wait()
+            yield 2
+
+
+async def burst(bus: Bus, desk: Desk, number: int, **options: Any) -> list[reach.Reply]:
+    return await asyncio.gather(*(bus.request(desk.stamp, **options) for _ in range(number)))
+
+
+def good(replies: list[reach.Reply]) -> int:
+    return sum(reply.ok for reply in replies)
+
+
+async def test_exactly_the_limit_is_admitted(fleet: Fleet) -> None:
+    """GUARD-3: of 120 calls of two callers at once 50 are made; the agent sees no other."""
+    desk = Desk(calls=50, per_s=60)
+    await fleet.serve(desk.agent)
+    buses = [await fleet.connect(), await fleet.connect()]
+    one, other = await asyncio.gather(*(burst(bus, desk, 60) for bus in buses))
+
+    assert 50 == good(one) + good(other) == desk.begun
+
+
+async def test_a_refusal_says_everything(fleet: Fleet) -> None:
+    """ERR-6: which limit, whose, how much is used, when it resets; and nothing was done."""
+    desk = Desk(calls=2, per_s=60)
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    error = (await burst(bus, desk, 3))[2].error
+
+    assert error is not None
+    assert (Reason.QUOTA_EXCEEDED, Executed.NO, True) == (error.reason, error.executed, error.retryable)
+    assert error.limit is not None
+    assert error.retry_after_ms is not None
+    assert 0 < error.retry_after_ms == error.limit["resets_in_ms"] < 65_000
+    assert {
+        "name": f"calls of {desk.stamp} in 60 s",
+        "owner": "all callers together",
+        "used": 2,
+        "allowed": 2,
+        "resets_in_ms": error.retry_after_ms,
+    } == error.limit
+    assert f"2 of 2 calls of {desk.stamp} within 60 s are taken (all callers together)" == error.message
+    assert 1 == bus.metrics.quota_refused.value(desk.stamp, "calls")
+
+
+async def test_who_queues_gets_its_turn(fleet: Fleet) -> None:
+    """GUARD-3: `queue=True` waits for room within the deadline; who could not be served by it is refused at once."""
+    desk = Desk(calls=2, per_s=0.4)
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    began = asyncio.get_running_loop().time()
+    replies = await burst(bus, desk, 4, queue=True, timeout_s=5)
+    took_s = asyncio.get_running_loop().time() - began
+    hopeless = await bus.request(desk.stamp, queue=True, timeout_s=0.2)
+
+    assert 4 == good(replies)
+    assert took_s >= 0.4
+    assert hopeless.error is not None
+    assert Reason.QUOTA_EXCEEDED == hopeless.error.reason
+
+
+async def test_so_many_at_once(fleet: Fleet) -> None:
+    """GUARD-3: `concurrent` bounds the calls of all callers that are under way; each end makes room."""
+    desk = Desk(concurrent=3)
+    desk.go.clear()
+    await fleet.serve(desk.agent)
+    one, other = await fleet.connect(), await fleet.connect()
+    first = [asyncio.ensure_future(one.request(desk.stamp)) for _ in range(2)]
+    await eventually(lambda: desk.begun == 2)
+    second = [asyncio.ensure_future(other.request(desk.stamp, queue=index > 1)) for index in range(3)]
+    refused = await second[1]
+
+    assert refused.error is not None
+    assert refused.error.limit is not None
+    assert (f"calls of {desk.stamp} at once", 3, 3) == tuple(
+        refused.error.limit[key] for key in ("name", "used", "allowed")
+    )
+    desk.go.set()
+    assert 2 == good(await asyncio.gather(*first))
+    assert [True, True] == [(await call).ok for call in (second[0], second[2])]
+
+
+async def test_a_stream_holds_its_place_until_it_ends(fleet: Fleet) -> None:
+    """GUARD-3: a stream counts as long as it is open, and not longer."""
+    desk = Desk(concurrent=1)
+    desk.go.clear()
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    stream = bus.stream(desk.read)
+    assert 1 == await anext(stream)
+    with pytest.raises(reach.RateLimited):
+        async for _ in bus.stream(desk.read):
+            pass
+    await stream.aclose()
+    desk.go.set()
+    assert [1, 2] == [item async for item in bus.with_options(queue=True).stream(desk.read)]
+
+
+async def test_each_tenant_has_its_own(fleet: Fleet) -> None:
+    """GUARD-3: `per="tenant"` gives each tenant the whole limit."""
+    desk = Desk(calls=2, per_s=60, per="tenant")
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    replies = {tenant: await burst(bus, desk, 3, tenant=tenant) for tenant in ("north", "south")}
+
+    assert {"north": 2, "south": 2} == {tenant: good(found) for tenant, found in replies.items()}
+    error = replies["south"][2].error
+    assert error is not None
+    assert error.limit is not None
+    assert "tenant south, all callers together" == error.limit["owner"]
+
+
+async def test_a_call_that_leaves_before_it_is_sent_costs_nothing(fleet: Fleet) -> None:
+    """Case 33: who is cancelled while it waits, or is refused, has taken no unit."""
+    desk = Desk(calls=3, per_s=60)
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    await bus.cards.instances(desk.stamp)
+    for _ in range(20):
+        leaving = asyncio.ensure_future(bus.request(desk.stamp))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+
+    assert 0 == desk.begun
+    assert 3 == good(await burst(bus, desk, 5))
+
+
+async def test_without_a_store_a_process_admits_its_own_share(fleet: Fleet) -> None:
+    """GUARD-3: where callers cannot be counted together each admits a quarter, and says so everywhere."""
+    desk = Desk(calls=8, per_s=60)
+    await fleet.serve(desk.agent)
+    platform = await fleet.connect(Role.PLATFORM)
+    jetstream = platform.connection
+    await jetstream.request(f"$JS.API.STREAM.DELETE.{STREAM}", b"", timeout_s=5)
+    bus = await fleet.connect()
+    replies = await burst(bus, desk, 5)
+
+    assert 2 == good(replies) == desk.begun
+    error = replies[4].error
+    assert error is not None
+    assert error.limit is not None
+    assert (
+        "this process alone (1/4 of the limit while callers cannot be counted together)"
+        == error.limit["owner"]
+    )
+    assert 2 == bus.metrics.quota_local.value(desk.stamp)
+    await eventually(lambda: len(fleet.records) == 5)
+    decisions = [record.attempts[-1].decision for record in fleet.records if record.ok]
+    assert ["done local_share"] * 2 == decisions
