@@ -28,6 +28,7 @@ from reach.call.outflow import Outflow
 from reach.call.quota import Quota
 from reach.call.taskfeed import Filter, TaskFeed, begin_of
 from reach.call.tasks import Tasks
+from reach.call.unknowns import Unknowns, keeps_parameters
 from reach.observe.metrics import Metrics
 from reach.observe.records import Recorder, sink_for
 from reach.registry.cards import CardDirectory
@@ -70,6 +71,8 @@ class Core:
             region=region,
         )
         self.outflow = Outflow(self.outbound)
+        self.unknowns = Unknowns(connection, keep_parameters=keeps_parameters(os.environ))
+        self.outbound.teller.on_unknown = self.unknowns.add
         self.shared = SharedCounts(connection)
         self.quota = Quota(connection, self.shared, metrics)
         self.outbound.thrift.tolls.append(self.quota)
@@ -86,6 +89,7 @@ class Core:
     async def close(self) -> None:
         """Settle what is open and end; the recorder is the owner's to close."""
         await self.outflow.close()
+        await self.unknowns.close()
         if self._tasks is not None:
             self._tasks.close()
         await self.quota.close()
@@ -210,6 +214,11 @@ class Bus:
     def recorder(self) -> Recorder:
         """Takes the records of this client's calls."""
         return self._core.recorder
+
+    @property
+    def unknowns(self) -> Unknowns:
+        """What is told of this client's calls whose outcome is unknown; `len` of it has not been acknowledged yet."""
+        return self._core.unknowns
 
     @property
     def pending(self) -> int:

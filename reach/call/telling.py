@@ -17,6 +17,8 @@ from reach.wire.record import ReachRecord
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reach.call.call import Call
     from reach.observe.metrics import Metrics
     from reach.observe.records import Recorder
@@ -47,6 +49,8 @@ class Teller:
         self._metrics = metrics
         self._node = node
         self._degraded = DegradeBook()
+        self.on_unknown: Callable[[Call, Failure], None] | None = None
+        """Told of failed calls, for the list of those whose outcome is unknown."""
 
     def tell(self, call: Call, outcome: Reply | Failure) -> Reply:
         """Make the reply that the caller sees, and the record, metrics and mark that remain."""
@@ -68,6 +72,8 @@ class Teller:
             reply.provider = reply.provider or last.provider
         if reply.error is not None:
             self._complete(call, reply.error)
+            if reply.error.reason is Reason.OUTCOME_UNKNOWN and self.on_unknown is not None:
+                self.on_unknown(call, reply.error)
         reply.attempt = max(1, len(call.attempts))
         reply.latency_ms = latency_ms
         reply.reach_id = call.reach_id
