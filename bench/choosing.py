@@ -86,6 +86,9 @@ class _Table:
     def on_change(self, _follower: Callable[..., None]) -> None:
         """Nothing changes."""
 
+    def on_rule(self, _follower: Callable[[], None]) -> None:
+        """Nothing changes."""
+
     def refresh(self) -> None:
         """Everybody is known."""
 

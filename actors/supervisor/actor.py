@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable
 from random import random
 from typing import Final, TypeVar
@@ -43,6 +44,7 @@ from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.bus.subscription import Subscription
 from reach.errors import SchemaInvalid
+from reach.policy.inherit import Inheritance
 from reach.runtime.actor import Actor, Message, every, on
 from reach.runtime.child import RoleUnavailable
 from reach.runtime.message import read, unread
@@ -79,6 +81,7 @@ class Supervisor(Actor):
         self._id = ids.new_id()
         self._election = Election(self._id)
         self._seal = Seal.of(self.connection.settings)
+        self._inheritance = Inheritance.of(os.environ)
         self._stepped_at = -math.inf
         self._governor: Governor | None = None
         self._readings: dict[str, Reading] = {}
@@ -169,7 +172,13 @@ class Supervisor(Actor):
 
     def _govern(self) -> None:
         moment = self._moment()
-        governor = Governor(name=self._id, term=self._election.term, seal=self._seal, chance=random)
+        governor = Governor(
+            name=self._id,
+            term=self._election.term,
+            seal=self._seal,
+            chance=random,
+            inheritance=self._inheritance,
+        )
         take_over(
             governor,
             cards=self._readings[CARDS].values,

@@ -13,6 +13,7 @@ from typing import Final, Literal
 from actors.supervisor.alarms import Alarms
 from actors.supervisor.cards import ENDS, keep
 from actors.supervisor.doubt import Deed, Doubts
+from actors.supervisor.judge import Judge
 from actors.supervisor.letters import Fence, Letter, Moment
 from actors.supervisor.orders import Orders, Told
 from actors.supervisor.outcomes import Ledger
@@ -20,14 +21,16 @@ from actors.supervisor.planner import Planner
 from actors.supervisor.roster import Member, Roster
 from actors.supervisor.scribe import Scribe
 from actors.supervisor.seal import Seal
+from actors.supervisor.table import ALONE
 from actors.supervisor.verdicts import Verdicts
+from reach.policy.inherit import Inheritance
 from reach.policy.lease import Answer, Change, Kind, State
 from reach.policy.tier import eject
 from reach.wire import subjects
 from reach.wire.card import Card
 from reach.wire.control import Ping
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
-from reach.wire.outcomes import LaneOutcomes, Outcomes
+from reach.wire.outcomes import Outcomes
 from reach.wire.registration import (
     Applied,
     MembershipOrder,
@@ -50,7 +53,15 @@ AGAIN_EACH_S: Final = 1.0
 class Governor:
     """One leader's knowledge. `name` is the supervisor's, `term` its leadership's."""
 
-    def __init__(self, *, name: str, term: int, seal: Seal, chance: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        term: int,
+        seal: Seal,
+        chance: Callable[[], float],
+        inheritance: Inheritance = ALONE,
+    ) -> None:
         self.name = name
         self.term = term
         self.seal = seal
@@ -68,8 +79,10 @@ class Governor:
             verdicts=self.verdicts,
             orders=self.orders,
             scribe=self.scribe,
+            inheritance=inheritance,
         )
         self.planner.term = term
+        self._judge = Judge(self.roster, self.ledger, self.verdicts, self.planner)
         self._to_ask: deque[str] = deque()
         self._told_again: dict[str, float] = {}
         self._alarms = Alarms()
@@ -218,59 +231,23 @@ class Governor:
 
     def digest(self, told: Outcomes, moment: Moment) -> None:
         """Add a client's digest up, and judge its lanes."""
-        known = tuple(lane for lane in told.lanes if lane.provider in self.roster.lanes(lane.capability))
-        digest = self.ledger.take(told.model_copy(update={"lanes": known}), moment.now)
-        if digest is None:
-            return
-        for lane, latencies in digest.lanes:
-            judged = self._without_failing(lane, moment)
-            card = self.roster.card(lane.capability, lane.provider)
-            self.verdicts.breaker((lane.provider, lane.capability), slow_ms=card.slow_ms)
-            if self.verdicts.feed(judged, latencies, span_s=digest.span_s, now=moment.now):
-                self._judged(lane.provider, lane.capability, moment)
-            self.planner.told(lane.provider, lane.capability, moment.now)
-
-    def _without_failing(self, lane: LaneOutcomes, moment: Moment) -> LaneOutcomes:
-        """Note who of the lane fails alone, and take their calls out: they say nothing of the provider."""
-        book = self.ledger.book(lane.provider, lane.capability)
-        failing = {} if book is None else book.failing(moment.now)
-        for name, member in self.roster.lanes(lane.capability).get(lane.provider, {}).items():
-            why = failing.get(name)
-            if (why is None) != (member.failing is None):
-                self.planner.touch(member.serves)
-                self.roster.watch(name)
-            member.failing = why
-        theirs = [one for one in lane.instances if one.instance in failing]
-        if not theirs:
-            return lane
-        failed = min(lane.failed, sum(one.failed for one in theirs))
-        good = min(lane.ok, sum(one.calls - one.failed for one in theirs if one.calls > one.failed))
-        changes = {"failed": lane.failed - failed, "ok": lane.ok - good, "failed_in_a_row": 0}
-        return lane.model_copy(update=changes)
+        self._judged(self._judge.digest(told, moment), moment)
 
     def permit(self, ask: PermitAsk, moment: Moment) -> PermitAnswer:
         """Answer a caller that wants to probe a lane."""
-        return self.verdicts.permit(
-            (ask.provider, ask.capability),
-            now=moment.now,
-            at_ms=moment.at_ms,
-            expires_at_ms=ask.expires_at,
-        )
+        return self._judge.permit(ask, moment)
 
     def probed(self, outcome: PermitOutcome, moment: Moment) -> None:
         """Take in what became of a probe."""
-        lane = (outcome.provider, outcome.capability)
-        if self.verdicts.probed(
-            lane, outcome.permit, failed=outcome.failed, latency_ms=outcome.latency_ms, now=moment.now
-        ):
-            self._judged(*lane, moment)
+        self._judged(self._judge.probed(outcome, moment), moment)
 
-    def _judged(self, provider: str, capability: str, moment: Moment) -> None:
-        """A lane's breaker is in another state now: callers are told at once."""
-        breaker = self.verdicts.breaker((provider, capability))
-        if breaker.state == "open":
-            self.alert("breaker", f"{provider} {capability}", breaker.why or "", moment)
-        self.planner.work_out(capability, moment.now, moment.at_ms)
+    def _judged(self, lanes: Iterable[tuple[str, str]], moment: Moment) -> None:
+        """Tell callers at once whose breaker is in another state now."""
+        for provider, capability in lanes:
+            breaker = self.verdicts.breaker((provider, capability))
+            if breaker.state == "open":
+                self.alert("breaker", f"{provider} {capability}", breaker.why or "", moment)
+            self.planner.work_out(capability, moment.now, moment.at_ms)
 
     # -- time -----------------------------------------------------------------------------------------
 
@@ -283,8 +260,7 @@ class Governor:
         if self._to_ask:
             self._ask_some(moment)
         self._doubtful(moment)
-        for lane in self.verdicts.turn(moment.now):
-            self._judged(*lane, moment)
+        self._judged(self.verdicts.turn(moment.now), moment)
         self.planner.step(moment.now, moment.at_ms)
         for capability, provider in self.planner.panics:
             self.alert(

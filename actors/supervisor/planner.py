@@ -17,8 +17,9 @@ from actors.supervisor.orders import Orders
 from actors.supervisor.outcomes import Ledger
 from actors.supervisor.roster import Member, Roster
 from actors.supervisor.scribe import Scribe
-from actors.supervisor.table import Choice, LaneInput, LanePlan, Plan, differs, plan
+from actors.supervisor.table import ALONE, Choice, LaneInput, LanePlan, Plan, differs, plan
 from actors.supervisor.verdicts import Verdicts
+from reach.policy.inherit import Inheritance
 from reach.policy.tier import Bar, Ladder
 from reach.policy.warmup import WARM_UP
 from reach.policy.weight import quality
@@ -40,13 +41,23 @@ class Planner:
     """The plans of all capabilities, as one leader has them."""
 
     def __init__(
-        self, *, roster: Roster, ledger: Ledger, verdicts: Verdicts, orders: Orders, scribe: Scribe
+        self,
+        *,
+        roster: Roster,
+        ledger: Ledger,
+        verdicts: Verdicts,
+        orders: Orders,
+        scribe: Scribe,
+        inheritance: Inheritance = ALONE,
     ) -> None:
         self._roster = roster
         self._ledger = ledger
         self._verdicts = verdicts
         self._orders = orders
         self._scribe = scribe
+        self.inheritance = inheritance
+        self._heirs: dict[str, set[str]] = {}
+        """By capability, those below it that were planned: what changes of it may change them."""
         self.term = 0
         self.revision = 0
         self.choices: dict[str, Choice] = {}
@@ -72,6 +83,11 @@ class Planner:
         return (
             capability in self.entries or capability in self.choices or bool(self._roster.lanes(capability))
         )
+
+    def serving(self, provider: str, capability: str) -> str | None:
+        """Give the name that a provider serves a capability by: its own, or a more general one; None for neither."""
+        names = (capability, *(name for name, _ in self.inheritance.ancestors(capability)))
+        return next((name for name in names if provider in self._roster.lanes(name)), None)
 
     def touch(self, capabilities: Iterable[str], *, lazy: bool = False) -> None:
         """See to it that these are worked out again soon; `lazy`: it can wait a little."""
@@ -107,8 +123,11 @@ class Planner:
         self.panics = {one for one in self.panics if one[0] != capability} | {
             (capability, provider) for provider in found.panic
         }
+        for name, _ in self.inheritance.ancestors(capability):
+            self._heirs.setdefault(name, set()).add(capability)
         if differs(found.entry, self.entries.get(capability)):
             self._publish(found.entry)
+            self.touch(self._heirs.get(capability, ()))
         return found
 
     def look(
@@ -131,6 +150,10 @@ class Planner:
             lane.provider for lane in self._entry_lanes(capability) if lane.provider not in providers
         ]
         inputs = {provider: self._input(provider, capability, now, at_ms) for provider in providers}
+        for name, generation in self.inheritance.ancestors(capability):
+            for provider in roster.lanes(name).keys() - inputs.keys():
+                elder = self._input(provider, name, now, at_ms)
+                inputs[provider] = replace(elder, serves=name, generation=generation)
         for provider, (told, bar) in (breakers or {}).items():
             known = inputs.get(provider, LaneInput(provider=provider))
             inputs[provider] = replace(known, breaker=told, bar=bar)
@@ -145,6 +168,7 @@ class Planner:
             ladder=ladder,
             now=now,
             at_ms=at_ms,
+            inheritance=self.inheritance,
         )
 
     def newcomer(self, capability: str, member: Member, now: float) -> int:
@@ -181,8 +205,8 @@ class Planner:
         if choice != Choice():
             self.choices[entry.capability] = choice
         for lane in entry.lanes:
-            self._verdicts.adopt((lane.provider, entry.capability), lane.breaker, now=now, at_ms=at_ms)
-            key = (lane.provider, entry.capability)
+            key = (lane.provider, lane.serves or entry.capability)
+            self._verdicts.adopt(key, lane.breaker, now=now, at_ms=at_ms)
             self._figures[key] = (now, lane.figures, lane.terms.quality)
         ladder = self._ladders[entry.capability] = Ladder()
         if not entry.last_resort and len(entry.tiers) <= 2:  # noqa: PLR2004 - one serves, one may return
@@ -228,7 +252,7 @@ class Planner:
         """Give the lanes of the present entry that an operator holds open, though nobody is in them."""
         entry = self.entries.get(capability)
         for lane in entry.lanes if entry is not None else ():
-            if lane.breaker.state == "forced_open":
+            if lane.breaker.state == "forced_open" and lane.serves is None:
                 yield LaneInput(provider=lane.provider)
 
     def _schedule(self, capability: str, now: float, in_s: float) -> None:

@@ -22,7 +22,14 @@ from reach.bus.framing import Delivery
 from reach.errors import SchemaInvalid
 from reach.policy.warmup import WARM_UP
 from reach.wire import codec
-from reach.wire.registration import CardEntry, capability_of_key, read_message
+from reach.wire.registration import (
+    INHERIT_KEY,
+    ROUTES,
+    CardEntry,
+    InheritEntry,
+    capability_of_key,
+    read_message,
+)
 from reach.wire.route import InstanceException, RouteEntry
 
 _log = logging.getLogger("reach.supervisor")
@@ -104,7 +111,17 @@ def take_over(
         governor.planner.work_out(capability, now, at_ms)
     for name in governor.roster.members:
         governor.orders.assume(name)
+    _tell_rule(governor, routes.get(INHERIT_KEY))
     governor.ask_all(moment)
+
+
+def _tell_rule(governor: Governor, told: bytes | None) -> None:
+    """Write the rule of inheritance down where callers read it, unless that is what it says."""
+    rule = governor.planner.inheritance
+    entry = InheritEntry(mode=rule.mode.value, parents=dict(rule.parents))
+    data = codec.pack(entry.model_dump(mode="json"))
+    if data != told:
+        governor.scribe.put(ROUTES, INHERIT_KEY, data)
 
 
 def _stand(governor: Governor, member: Member, exception: InstanceException | None, moment: Moment) -> None:

@@ -15,8 +15,9 @@ from typing import Final
 
 from actors.supervisor.roster import Member, Roster, Standing
 from reach.policy import canary as canaries
+from reach.policy.inherit import Inheritance, Mode
 from reach.policy.tickets import Tickets, spread, tickets
-from reach.policy.tier import Bar, Ladder, Offer, Phase
+from reach.policy.tier import Bar, Ladder, Offer, Phase, last_resort
 from reach.policy.tier import Standing as Tiers
 from reach.policy.weight import LaneFacts, Term, Weight, shares, weigh
 from reach.wire.route import (
@@ -37,6 +38,8 @@ MOST_EXCEPTIONS: Final = 2000
 
 WEIGHT_STEP: Final = 0.05
 """A weight that moved by less than this part of itself is not worth a new entry."""
+
+ALONE: Final = Inheritance(Mode.OFF)
 
 FIGURES_S: Final = 30.0
 """How old figures may become in an entry while they change."""
@@ -59,9 +62,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneInput:
-    """What is known of one lane, beside who is in it."""
+    """What is known of one lane, beside who is in it.
+
+    `serves` is the more general name that it serves by, so many generations up; None for the capability's own.
+    """
 
     provider: str
+    serves: str | None = None
+    generation: int = 0
     figures: Figures = field(default_factory=Figures)
     breaker: Breaker = field(default_factory=Breaker)
     bar: Bar | None = None
@@ -92,6 +100,11 @@ class LanePlan:
         """How many take calls."""
         return self.offer.instances
 
+    @property
+    def serves(self) -> str | None:
+        """The more general name that it serves by."""
+        return self.input.serves
+
 
 @dataclass(slots=True)
 class Plan:
@@ -115,6 +128,7 @@ def plan(
     ladder: Ladder,
     now: float,
     at_ms: int,
+    inheritance: Inheritance = ALONE,
 ) -> Plan:
     """Work a capability out.
 
@@ -126,18 +140,21 @@ def plan(
         ladder: Its tiers over time; it is moved on.
         now: Seconds since boot.
         at_ms: The same moment in epoch milliseconds.
+        inheritance: How providers of more general names count, of which there may be inputs.
     """
     members = roster.lanes(capability)
     kept = [name for name in (*choice.weights, *choice.limits) if name not in members]
     barred = [name for name, one in inputs.items() if one.bar is Bar.FORCED and name not in members]
-    providers = [*members, *dict.fromkeys([*kept, *barred])]
+    elders = [name for name, one in inputs.items() if one.serves is not None and name not in members]
+    providers = dict.fromkeys([*members, *kept, *barred, *elders])
+    known = {name: inputs.get(name) or LaneInput(provider=name) for name in sorted(providers)}
     lanes = [
-        _lane(capability, provider, roster, members.get(provider, {}), inputs, choice, now, at_ms)
-        for provider in sorted(providers)
+        _lane(capability, one, roster, choice=choice, inheritance=inheritance, now=now, at_ms=at_ms)
+        for one in known.values()
     ]
     tiers = ladder.look([lane.offer for lane in lanes], now=now)
     weights = _weights(lanes, tiers, choice)
-    held = tickets({name: weights.get(name, 0.0) for lane in lanes for name in lane.members})
+    held = tickets(_wanted(lanes, weights))
     resort = tiers.phase is Phase.LAST_RESORT
     entry = RouteEntry(
         capability=capability,
@@ -160,25 +177,30 @@ def plan(
         lanes=lanes,
         tiers=tiers,
         off_lane=frozenset(
-            name for lane in lanes for name, standing in lane.standings.items() if standing.factor <= 0
+            name
+            for lane in lanes
+            for name, standing in lane.standings.items()
+            if standing.factor <= 0 and lane.serves is None
         ),
         next_s=min(steps, default=math.inf),
-        panic=tuple(lane.provider for lane in lanes if lane.panic),
+        panic=tuple(lane.provider for lane in lanes if lane.panic and lane.serves is None),
     )
 
 
 def _lane(
     capability: str,
-    provider: str,
+    known: LaneInput,
     roster: Roster,
-    members: Mapping[str, Member],
-    inputs: Mapping[str, LaneInput],
+    *,
     choice: Choice,
+    inheritance: Inheritance,
     now: float,
     at_ms: int,
 ) -> LanePlan:
-    known = inputs.get(provider) or LaneInput(provider=provider)
-    card = roster.card(capability, provider)
+    provider, name = known.provider, known.serves or capability
+    members = roster.lanes(name).get(provider, {})
+    card = roster.card(name, provider)
+    priority = inheritance.priority(card.priority, known.generation)
     standings, panic = roster.standings(members, now)
     for name, standing in standings.items():
         if members[name].state != standing.state:
@@ -186,6 +208,8 @@ def _lane(
     facts = LaneFacts(
         traffic_weight=choice.weights.get(provider, 1.0),
         tag_weight=card.weight,
+        inherited=known.serves is not None and inheritance.mode is Mode.WEIGHT,
+        through=known.serves or "",
         success=known.figures.success,
         cost=known.figures.cost,
         p99_ms=known.figures.p99_hour_ms,
@@ -194,8 +218,8 @@ def _lane(
     weight = weigh(facts, off=[Term(name) for name in choice.terms_off])
     usable = len(members) - sum(1 for standing in standings.values() if standing.factor <= 0)
     bar = known.bar if weight.value > 0 or known.bar is not None else Bar.FORCED
-    offer = Offer(provider, card.priority, usable, bar)
-    return LanePlan(provider, card.priority, members, standings, weight, offer, known, panic)
+    offer = Offer(provider, priority, usable, bar)
+    return LanePlan(provider, priority, members, standings, weight, offer, known, panic)
 
 
 def _weights(lanes: list[LanePlan], tiers: Tiers, choice: Choice) -> dict[str, float]:
@@ -208,12 +232,7 @@ def _weights(lanes: list[LanePlan], tiers: Tiers, choice: Choice) -> dict[str, f
             parts = dict.fromkeys(parts, 1 / max(1, len(parts)))
         for lane in chosen:
             lane.share = parts[lane.provider] * part
-        factors = {
-            lane.provider: dict.fromkeys(lane.members, 1.0)
-            | {name: standing.factor for name, standing in lane.standings.items()}
-            for lane in chosen
-        }
-        found |= spread({name: share * part for name, share in parts.items()}, factors)
+        found |= _spread(chosen, {name: share * part for name, share in parts.items()})
     if choice.canary is None:
         return found
     group = [
@@ -227,6 +246,31 @@ def _weights(lanes: list[LanePlan], tiers: Tiers, choice: Choice) -> dict[str, f
     for lane in lanes:
         lane.share = math.fsum(found.get(name, 0.0) for name in lane.members) / total if total > 0 else 0.0
     return found
+
+
+def _spread(chosen: list[LanePlan], parts: Mapping[str, float]) -> dict[str, float]:
+    """Divide what each lane has among its instances."""
+    factors = {
+        lane.provider: dict.fromkeys(lane.members, 1.0)
+        | {name: standing.factor for name, standing in lane.standings.items()}
+        for lane in chosen
+    }
+    return spread(parts, factors)
+
+
+def _wanted(lanes: list[LanePlan], weights: Mapping[str, float]) -> dict[str, float]:
+    """Give what the tickets are to express: the weights of those who serve the very name.
+
+    Stand-ins hold none: they are not subscribed to it. Where only they are in use, plain NATS clients are left what
+    they would have without them, the lanes that only a breaker bars.
+    """
+    exact = [lane for lane in lanes if lane.serves is None]
+    wanted = {name: weights.get(name, 0.0) for lane in exact for name in lane.members}
+    if any(wanted.values()) or len(exact) == len(lanes):
+        return wanted
+    priority = last_resort([lane.offer for lane in exact])
+    resort = [lane for lane in exact if lane.priority == priority and lane.offer.bar is Bar.BREAKER]
+    return wanted | _spread(resort, {lane.provider: 1.0 for lane in resort})
 
 
 def _in_use(lane: LanePlan, phase: Phase) -> bool:
@@ -252,6 +296,7 @@ def _told(lane: LanePlan, choice: Choice, now: float, at_ms: int) -> Lane:
     exceptions.sort(key=lambda one: (one.factor, one.instance))
     return Lane(
         provider=lane.provider,
+        serves=lane.serves,
         priority=lane.priority,
         instances=lane.instances,
         weight=lane.weight.value,

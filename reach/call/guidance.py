@@ -7,7 +7,7 @@ probes are this caller's own (design, section 4).
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reach.call.digests import Digests
 from reach.call.permits import Permits
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from reach.call.lanes import Lanes
     from reach.observe.metrics import Metrics
     from reach.registry.cards import CardDirectory
+    from reach.wire.card import CapabilityCard
+
+TABLE_S: Final = 0.25
+"""How long the first call of a capability that nobody registered waits for the table; as long as for its card."""
 
 
 class Guidance:
@@ -36,6 +40,8 @@ class Guidance:
         region: str = "",
     ) -> None:
         self._metrics = metrics
+        self._directory = directory
+        self._waited = False
         self.routes = Routes(connection)
         self.steering = Steering(
             self.routes,
@@ -57,9 +63,20 @@ class Guidance:
 
     def follow(self, capability: str) -> None:
         """Heed what is said of a capability from now on."""
-        if not self.steering.follows(capability):
+        if not self.steering.plans.follows(capability):
             self.start()
             self.steering.follow(capability)
+
+    async def inherited(self, capability: str) -> CapabilityCard | None:
+        """Give the card that a capability which nobody registered is called by: a more general one's, if any.
+
+        The very first such call waits a moment for the table, which says who that is.
+        """
+        if not self._waited:
+            self._waited = True
+            await self.routes.ready(TABLE_S)
+        self.follow(capability)
+        return self._directory.known(capability)
 
     async def close(self) -> None:
         """Tell what is left, and end."""
@@ -71,7 +88,7 @@ class Guidance:
 
     def _look_after(self) -> None:
         """Each second: what ends by itself in the table, and how old the table is."""
-        self.steering.look()
+        self.steering.plans.look()
         age_s = self.routes.age_s(monotonic())
         if age_s is not None:
             self._metrics.table_age.set(age_s)

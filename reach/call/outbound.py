@@ -220,7 +220,9 @@ class Outbound:
             await self.linked(call)
         card = self.directory.known(call.capability)
         if card is None:
-            card = await self.directory.card_for(call.capability)
+            card = await self.directory.card_for(call.capability) or await self.guidance.inherited(
+                call.capability
+            )
             said = call.options.timeout_s is not None or call.envelope.timeout_ms is not None
             if card is not None and not said and call.kind != "stream":
                 # The first call of a capability learns its timeout only now.

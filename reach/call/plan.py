@@ -30,6 +30,7 @@ from reach.call.choose import Route, limit_of
 from reach.policy import canary as canaries
 from reach.policy import pick
 from reach.policy.alias import Weighted
+from reach.policy.inherit import stands_in
 from reach.policy.tickets import spread
 from reach.policy.weight import shares
 from reach.wire import subjects
@@ -150,8 +151,19 @@ class Plan:
         for card in cards:
             by_provider.setdefault(card.agent_id, []).append(card)
         self.limits = {
-            provider: limit_of(theirs, self.entry.capability) for provider, theirs in by_provider.items()
+            provider: limit_of(theirs, self.serves(provider)) for provider, theirs in by_provider.items()
         }
+
+    def serves(self, provider: str) -> str:
+        """Give the name that a provider serves this by: the capability's own, or a more general one."""
+        part = self.parts.get(provider)
+        return (None if part is None else part.told.serves) or self.entry.capability
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that it is served by, its own first."""
+        inherited = {part.told.serves: None for part in self.parts.values() if part.told.serves is not None}
+        return (self.entry.capability, *inherited)
 
     def tier(self, at: float) -> int | None:
         """Give the tier that a call goes to first, with `at` uniform in [0, 1); None where none is in use."""
@@ -180,11 +192,13 @@ def plan(entry: RouteEntry, lanes: Lanes, *, at_ms: int, start: float, previous:
         previous: The plan before, whose canary's split goes on.
     """
     priorities = sorted({told.priority for told in entry.lanes})
+    # Nobody serves the very name: whoever stands in is a tier below those who would.
+    fallen_before = int(bool(entry.lanes) and all(stands_in(one.serves, one.priority) for one in entry.lanes))
     parts: dict[str, Part] = {}
     tiers: dict[int, list[Part]] = {priority: [] for priority in priorities}
     for told in entry.lanes:
         lane = lanes.of(entry.capability, told.provider)
-        level = priorities.index(told.priority)
+        level = priorities.index(told.priority) + fallen_before
         route = Route(subjects.lane(told.provider, told.serves or entry.capability), None, None, None, level)
         parts[told.provider] = part = Part(told, lane, level, route)
         tiers[told.priority].append(part)
@@ -199,7 +213,8 @@ def plan(entry: RouteEntry, lanes: Lanes, *, at_ms: int, start: float, previous:
     by_instance = _by_instance(entry, chosen)
     limited = any(told.limit is not None for told in entry.lanes)
     waiting = any(told.breaker.state not in PASSING for told in entry.lanes)
-    fallen = any(part.level for part in chosen) or entry.last_resort or (bool(parts) and not chosen)
+    fallen = any(part.level or part.told.serves for part in chosen) or entry.last_resort
+    fallen = fallen or (bool(parts) and not chosen)
     ends = [one.until for told in entry.lanes for one in told.exceptions if one.until is not None]
     return Plan(
         entry=entry,

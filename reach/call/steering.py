@@ -13,11 +13,12 @@ Without an entry `reach.call.choose` decides from cards.
 from __future__ import annotations
 
 from random import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from reach.call.choose import Excluded, Refusal, Route, fitting, may_probe, nobody, usable_of
 from reach.call.permits import AskFirst
-from reach.call.plan import Asker, Crowd, Part, Plan, crowd, plan
+from reach.call.plan import Asker, Crowd, Part, Plan, crowd
+from reach.call.plans import Plans
 from reach.call.ready import WAITING, Ready, asks, due_at, key_of, kind_of, make, sight
 from reach.faults import Reason
 from reach.policy.alias import EvenPicks
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from reach.registry.routes import Routes
     from reach.wire.card import Card
     from reach.wire.reply import Failure
-    from reach.wire.route import RouteEntry
-
-MAX_FOLLOWED: Final = 10_000
-"""Capabilities that plans are kept for."""
 
 
 class Steering:
@@ -53,84 +50,19 @@ class Steering:
         suspicion: Callable[[str, float | None], None],
         region: str = "",
     ) -> None:
-        self._routes = routes
         self._directory = directory
         self._lanes = lanes
         self._clock = clock
         self._clock_ms = clock_ms
-        self._suspicion = suspicion
         self._region = region
-        self._plans: dict[str, Plan | None] = {}
         self._picks = EvenPicks(random())  # noqa: S311 - spreading load, not a secret
-        self.special: dict[str, Plan] = {}
+        self.plans = Plans(routes, directory, lanes, clock=clock, clock_ms=clock_ms, suspicion=suspicion)
+        self.special = self.plans.special
         """The capabilities whose calls have to come here."""
-        routes.on_change(self._changed)
-
-    # -- plans ---------------------------------------------------------------------------------------
-
-    def follows(self, capability: str) -> bool:
-        """Whether the table is heeded for a capability."""
-        return capability in self._plans
 
     def follow(self, capability: str) -> None:
         """Heed what the table says of a capability from now on."""
-        if capability in self._plans:
-            return
-        if len(self._plans) >= MAX_FOLLOWED:
-            self._plans.clear()
-            self.special.clear()
-        self._plans[capability] = None
-        entry = self._routes.entry(capability)
-        if entry is not None:
-            self._changed(capability, entry)
-
-    def look(self) -> None:
-        """Work those out anew of which something has ended by itself; to be called each second."""
-        now_ms = self._clock_ms(self._clock())
-        for capability, found in [
-            (name, one) for name, one in self.special.items() if one.until_ms <= now_ms
-        ]:
-            self._plan(capability, found.entry)
-
-    def _changed(self, capability: str, entry: RouteEntry | None) -> None:
-        if capability not in self._plans:
-            return
-        if entry is None:
-            self._plans[capability] = None
-            self.special.pop(capability, None)
-            return
-        now = self._clock()
-        now_ms = self._clock_ms(now)
-        for told in entry.lanes:
-            lane = self._lanes.of(capability, told.provider)
-            breaker = told.breaker
-            open_s = 0.0 if breaker.until is None else max(0.0, (breaker.until - now_ms) / 1000)
-            self._lanes.tell(lane, breaker.state, now, why=breaker.why, open_s=open_s)
-        self._plan(capability, entry)
-        p99s = [told.figures.p99_ms for told in entry.lanes if told.figures.p99_ms is not None]
-        self._suspicion(capability, max(p99s, default=None))
-
-    def _plan(self, capability: str, entry: RouteEntry) -> None:
-        now_ms = self._clock_ms(self._clock())
-        found = plan(
-            entry,
-            self._lanes,
-            at_ms=now_ms,
-            start=random(),  # noqa: S311 - spreading load, not a secret
-            previous=self._plans.get(capability),
-        )
-        self._plans[capability] = found
-        if found.special:
-            self.special[capability] = found
-        else:
-            self.special.pop(capability, None)
-        if found.by_instance and self._unknown(found, capability):
-            self._directory.refresh()
-
-    def _unknown(self, found: Plan, capability: str) -> bool:
-        """Whether the table knows of another number of instances than we do."""
-        told = sum(part.told.instances for part in found.parts.values())
-        return told != len(self._directory.cards(capability))
+        self.plans.follow(capability)
 
     # -- choosing ------------------------------------------------------------------------------------
 
@@ -138,7 +70,7 @@ class Steering:
         """Give the plan that a call is chosen by; one that says nothing, only for a call that asks for nothing."""
         found = self.special.get(call.capability)
         if found is None and not call.attempts and call.avoid is None and not asks(call):
-            found = self._plans.get(call.capability)
+            found = self.plans.of(call.capability)
             return found if found is not None and found.parts else None
         return found
 
@@ -179,7 +111,7 @@ class Steering:
     def _make_ready(self, call: Call, found: Plan, kind: int, now: float) -> Ready | None:
         """Work out what calls such as this one draw from; None where each has to be looked at."""
         found.ready.pop(kind, None)
-        self._know(call, found)
+        self._know(found)
         self._lanes.avoided(call.capability, now)  # Who is to be avoided no longer is taken out.
         seen = sight(
             found,
@@ -193,9 +125,7 @@ class Steering:
 
         def crowd_of(priority: int, canary: bool, parts: list[Part]) -> Crowd | None:  # noqa: FBT001 - as `_crowd`
             mates = [part for part in found.tiers[priority] if part.there]
-            return self._crowd(
-                call, found, priority, canary, None if len(parts) == len(mates) else parts, None
-            )
+            return self._crowd(found, priority, canary, None if len(parts) == len(mates) else parts, None)
 
         ready = make(
             found,
@@ -210,7 +140,7 @@ class Steering:
 
     def probe(self, capability: str, lane: Lane, permit: SharedPermit) -> Route:
         """Give the way of a call that has been given a probe's place at a lane."""
-        found = self._plans.get(capability)
+        found = self.plans.of(capability)
         part = None if found is None else found.parts.get(lane.provider)
         if part is None:
             return Route(subjects.lane(lane.provider, capability), None, lane, permit)
@@ -219,9 +149,9 @@ class Steering:
     def _carefully(self, call: Call, found: Plan, now: float) -> Route | Excluded | Failure:
         """Look at everything: tiers in order, who of them may be used, and among those who fits."""
         envelope, fit = call.envelope, None
-        self._know(call, found)
+        self._know(found)
         if asks(call):
-            fit, lacking = fitting(call, self._directory.cards(call.capability))
+            fit, lacking = fitting(call, self.plans.cards(found))
             if not fit and (lacking or envelope.require or envelope.prefer):
                 return Excluded("; ".join(sorted(lacking)) or "no instance is known")
         parts = [part for part in found.parts.values() if _meant(call, part, fit)]
@@ -233,7 +163,7 @@ class Steering:
         order = found.order(self._picks.next())
         for priority in order:
             some = [part for part in parts if part.told.priority == priority]
-            if call.avoid and priority != order[-1] and self._is_spent(call, some):
+            if call.avoid and priority != order[-1] and self._is_spent(call, found, some):
                 continue
             usable, probing = usable_of(
                 some, call, now, refused, barred=lambda part: self._refused(found, part, now)
@@ -249,9 +179,9 @@ class Steering:
             raise AskFirst(due[0])
         return self._last_resort(call, parts, now) or self._nobody(call, refused)
 
-    def _know(self, call: Call, found: Plan) -> None:
+    def _know(self, found: Plan) -> None:
         if found.known_at != self._directory.changes:
-            found.know(self._directory.cards(call.capability), self._directory.changes)
+            found.know(self.plans.cards(found), self._directory.changes)
 
     def _barred(self, found: Plan, part: Part) -> Refusal | None:
         """Say what keeps every call from a lane, whatever its breaker says and however full it is."""
@@ -275,10 +205,10 @@ class Steering:
             return Refusal(lane, lane.breaker.why or "being probed", max(0.0, again_at - now))
         return barred
 
-    def _is_spent(self, call: Call, parts: list[Part]) -> bool:
+    def _is_spent(self, call: Call, found: Plan, parts: list[Part]) -> bool:
         """Whether all of a tier that is known has failed this call: elsewhere is the next tier (RETRY-1)."""
         providers = {part.provider for part in parts}
-        known = [card for card in self._directory.cards(call.capability) if card.agent_id in providers]
+        known = [card for card in self.plans.cards(found) if card.agent_id in providers]
         return bool(known) and all(card.instance in (call.avoid or ()) for card in known)
 
     def _within(
@@ -314,7 +244,7 @@ class Steering:
         """Draw an instance of a tier; of some of its lanes, or of those that fit, where these are given."""
         is_canary = found.entry.canary is not None and self._takes_canary(call, found)
         for side in (is_canary, not is_canary):
-            among = self._crowd(call, found, priority, side, parts, fit)
+            among = self._crowd(found, priority, side, parts, fit)
             if among is None:
                 continue
             route = self._among(call, among, found.entry.strategy.key, avoid)
@@ -334,21 +264,20 @@ class Steering:
 
     def _crowd(
         self,
-        call: Call,
         found: Plan,
         priority: int,
         side: bool,  # noqa: FBT001 - the canary's or the others
         parts: list[Part] | None,
         fit: list[Card] | None,
     ) -> Crowd | None:
-        self._know(call, found)
+        self._know(found)
         place = (priority, side, () if parts is None else tuple(part.provider for part in parts))
         if fit is None and place in found.crowds:
             return found.crowds[place]
         among = crowd(
             found,
             [part for part in found.tiers[priority] if part.there] if parts is None else parts,
-            self._directory.cards(call.capability) if fit is None else fit,
+            self.plans.cards(found) if fit is None else fit,
             asker=Asker(self._region, self._lanes.load, self._clock_ms(self._clock())),
             canary=side,
             strict=fit is not None,

@@ -62,7 +62,8 @@ class LaneFacts:
     Attributes:
         traffic_weight: Set by an operator; 0 takes the lane out.
         tag_weight: From the capability's card.
-        inherited: Whether the lane serves a more general name than the one asked for.
+        inherited: Whether the lane serves a more general name than the one asked for, beside those who serve this.
+        through: That name; also where it stands in for them and nothing is taken off.
         success: Share of successes in 5 minutes, 0 to 1.
         cost: Measured cost of a call, in the capability's unit.
         cost_weight: The descriptor's own figure of how dear the lane is, more than 0.
@@ -73,6 +74,7 @@ class LaneFacts:
     traffic_weight: float = 1.0
     tag_weight: float = 1.0
     inherited: bool = False
+    through: str = ""
     success: float | None = None
     cost: float | None = None
     cost_weight: float | None = None
@@ -149,7 +151,14 @@ def _check(facts: LaneFacts) -> None:
 
 def _match(facts: LaneFacts) -> tuple[float, str]:
     factor = facts.tag_weight * (INHERITED if facts.inherited else 1.0)
-    return factor, f"{'inherited' if facts.inherited else 'exact'} name, tag weight {facts.tag_weight:g}"
+    name = (
+        f"the more general {facts.through}"
+        if facts.through
+        else "inherited"
+        if facts.inherited
+        else "exact name"
+    )
+    return factor, f"{name}, tag weight {facts.tag_weight:g}"
 
 
 def _health(success: float | None) -> tuple[float, str]:

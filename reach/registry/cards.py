@@ -86,6 +86,7 @@ class CardDirectory:
         self._instances: dict[str, _Known] = {}
         self._by_capability: dict[str, dict[str, Card]] = {}
         self._merged: dict[str, CapabilityCard] = {}
+        self._more_general: dict[str, str] = {}
         self._unknown: dict[str, float] = {}
         self._changed = asyncio.Event()
         # The directory's one task, a sweep; owned here, ended and awaited by close().
@@ -105,7 +106,17 @@ class CardDirectory:
     def known(self, capability: str) -> CapabilityCard | None:
         """Give what is known of a capability, without asking anybody."""
         self._used = True
-        return self._merged.get(capability)
+        found = self._merged.get(capability)
+        if found is None and self._more_general:
+            found = self._merged.get(self._more_general.get(capability, ""))
+        return found
+
+    def goes_by(self, capability: str, general: str | None) -> None:
+        """Take it that a capability without a card of its own is served as a more general one; None: no longer."""
+        if general is None:
+            self._more_general.pop(capability, None)
+        else:
+            self._more_general[capability] = general
 
     def cards(self, capability: str) -> tuple[Card, ...]:
         """Give the known instances of a capability."""

@@ -20,8 +20,9 @@ from reach.bus.connection import LinkState
 from reach.bus.feed import Begin, Feed
 from reach.bus.jetstream import JetStream
 from reach.errors import LinkDown, ReachError
+from reach.policy.inherit import Inheritance, Mode
 from reach.wire import codec
-from reach.wire.registration import ROUTES, capability_of_key, read_message
+from reach.wire.registration import INHERIT_KEY, ROUTES, InheritEntry, capability_of_key, read_message
 from reach.wire.route import RouteEntry
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ MAX_WANTED: Final = 20_000
 
 _STREAM: Final = f"KV_{ROUTES}"
 _KEYS: Final = f"$KV.{ROUTES}."
+_READ: Final = (f"{_KEYS}cap.>", _KEYS + INHERIT_KEY)
 _GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
 """Headers of a message that says that a key holds nothing any more."""
 
@@ -56,6 +58,7 @@ class Routes:
         self._entries: dict[str, RouteEntry] = {}
         self._wanted: set[str] = set()
         self._followers: list[Callable[[str, RouteEntry | None], None]] = []
+        self._rule_followers: list[Callable[[], None]] = []
         self._seen: set[str] = set()
         self._created = ""
         self._jetstream: JetStream | None = None
@@ -67,6 +70,8 @@ class Routes:
         self._is_whole = False
         self._closed = False
         self.garbage = 0
+        self.inheritance = Inheritance(Mode.OFF)
+        """How more general providers count, as the leader has written it down."""
         self.leaderless = False
         """Whether nobody leads, as whoever asked was told last: then nobody writes the table either."""
 
@@ -112,6 +117,10 @@ class Routes:
     def on_change(self, follower: Callable[[str, RouteEntry | None], None]) -> None:
         """Have `follower` called with each entry that is another now, of those that were asked for."""
         self._followers.append(follower)
+
+    def on_rule(self, follower: Callable[[], None]) -> None:
+        """Have `follower` called when `inheritance` is another one."""
+        self._rule_followers.append(follower)
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -161,7 +170,13 @@ class Routes:
         """Read all of it, then what changes, for ever. Raises `ReachError`, `LinkDown`."""
         if self._jetstream is None:
             return
-        feed = Feed(self._connection, self._jetstream, _STREAM, [f"{_KEYS}cap.>"], Begin(sequence=1))
+        feed = Feed(
+            self._connection,
+            self._jetstream,
+            _STREAM,
+            list(_READ),
+            Begin(sequence=1),
+        )
         try:
             await feed.open()
             created = await self._created_at()
@@ -218,6 +233,8 @@ class Routes:
     def _take(self, arrived: Arrived, *, fresh: bool) -> None:
         capability = capability_of_key(arrived.subject.removeprefix(_KEYS))
         if capability is None:
+            if arrived.subject == _KEYS + INHERIT_KEY:
+                self._take_rule(arrived)
             return
         if any(header in arrived.headers for header in _GONE):
             self._drop(capability)
@@ -233,6 +250,19 @@ class Routes:
         self._raw[capability] = arrived.data
         self._entries[capability] = entry
         self._tell(capability, entry)
+
+    def _take_rule(self, arrived: Arrived) -> None:
+        try:
+            told = read_message(codec.unpack(arrived.data), InheritEntry) if arrived.data else InheritEntry()
+        except ReachError as error:
+            self.garbage += 1
+            _log.warning("how more general providers count cannot be read: %s", error)
+            return
+        rule = Inheritance(Mode(told.mode), told.parents)
+        if rule != self.inheritance:
+            self.inheritance = rule
+            for follower in self._rule_followers:
+                follower()
 
     def _parse(self, capability: str, data: bytes) -> RouteEntry | None:
         try:

@@ -36,6 +36,10 @@ LEADER_KEY: Final = "leader"
 """The key that the leading supervisor holds, in the bucket of routes."""
 
 
+INHERIT_KEY: Final = "inherit"
+"""The key of the rule by which more general providers stand in, an `InheritEntry` in the bucket of routes."""
+
+
 class OrderVerb(StrEnum):
     """The last token of a control subject that only the platform may publish to."""
 
@@ -169,6 +173,17 @@ class LeaderEntry(_Message):
     supervisor: str
     term: Whole = 0
     at: Whole = 0
+
+
+class InheritEntry(_Message):
+    """How a provider of a more general name counts for a request (behaviour ROUTE-4), for those that nobody serves.
+
+    A capability's dotted prefix is more general than it, and so are its `parents`. What somebody registered has an
+    entry of its own, with the more general lanes in it.
+    """
+
+    mode: Literal["fallback", "weight", "off"] = "off"
+    parents: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------ probing

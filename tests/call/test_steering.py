@@ -15,6 +15,7 @@ from reach.call.permits import AskFirst
 from reach.call.steering import Steering
 from reach.faults import Reason
 from reach.observe.metrics import Metrics
+from reach.policy.inherit import Inheritance, Mode
 from reach.wire.card import CapabilityCard, Card
 from reach.wire.envelope import Envelope
 from reach.wire.record import Attempt
@@ -44,6 +45,8 @@ class World:
         self.refreshed = 0
         self.suspicions: dict[str, float | None] = {}
         self.known = cards
+        self.inheritance = Inheritance(Mode.OFF)
+        self.goes: dict[str, str | None] = {}
         self.lanes = Lanes(Metrics())
         self._follower: Callable[[str, RouteEntry | None], None] | None = None
         self._entry: RouteEntry | None = None
@@ -69,6 +72,12 @@ class World:
 
     def cards(self, _capability: str) -> tuple[Card, ...]:
         return self.known
+
+    def on_rule(self, follower: Callable[[], None]) -> None:
+        self._rule_follower = follower
+
+    def goes_by(self, capability: str, general: str | None) -> None:
+        self.goes[capability] = general
 
     def refresh(self) -> None:
         self.refreshed += 1
@@ -214,7 +223,7 @@ def test_an_exception_ends_with_its_time_and_with_its_generation() -> None:
     )
     assert {f"inst.{TWO}.a.b": 100.0} == world.subjects(50)
     world.now += 61
-    world.steering.look()
+    world.steering.plans.look()
     assert 2 == len(world.subjects(50))
     newer = tuple(card.model_copy(update={"generation": 6}) for card in cards(ONE, TWO))
     assert 2 == len(World(lane("a", exceptions=(hung(ONE),)), cards=newer).subjects(50))
