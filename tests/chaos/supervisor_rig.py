@@ -133,7 +133,8 @@ class SupervisorRig:
 
     async def platform(self) -> Platform:
         """Start a platform process; its supervisor leads, or follows."""
-        with (self.folder / f"platform-{os.urandom(4).hex()}.log").open("wb") as log:
+        path = self.folder / f"platform-{os.urandom(4).hex()}.log"
+        with path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *platform_command(self.system.home, actors=ACTORS),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -146,7 +147,7 @@ class SupervisorRig:
         assert process.stdout is not None
         async with asyncio.timeout(20):
             line = await process.stdout.readline()
-        assert line.decode().startswith(READY), line
+        assert line.decode().startswith(READY), path.read_text("utf-8", "replace")
         return platform
 
     async def led(self, *, within_s: float = 10.0) -> float:

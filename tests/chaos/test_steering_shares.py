@@ -134,4 +134,4 @@ async def test_equal_instances_stay_with_the_queue_group(rig: SupervisorRig) -> 
         await told(bus, lambda entry: entry.lanes[0].instances == 3)
         await bus.request(CAPABILITY, {})
         assert CAPABILITY not in bus._core.outbound.steering.special
-        assert bus._core.outbound.steering._plans[CAPABILITY] is not None
+        assert bus._core.outbound.steering.plans.of(CAPABILITY) is not None
