@@ -21,8 +21,25 @@ from reach.wire.envelope import Envelope
 from reach.wire.record import Attempt, CallKind
 
 if TYPE_CHECKING:
+    from reach.call.keeping import KeptAnswer
     from reach.call.thrift import Toll
+    from reach.policy.cache import Kept
     from reach.wire.reply import Failure, Reply
+
+
+class Saved(Struct, gc=False):
+    """How a call was answered that was not made itself: by the call `reach_id`, of which `provider` had the last try.
+
+    `cached`: that call had ended before; `stale`: longer ago than its answer's time to live. `sent`: it went out.
+    """
+
+    reach_id: str
+    provider: str | None
+    instance: str | None
+    cached: bool = False
+    stale: bool = False
+    batched: bool = False
+    sent: bool = False
 
 
 class Call(Struct, gc=False, eq=False):
@@ -62,6 +79,13 @@ class Call(Struct, gc=False, eq=False):
     """Whether it was let in by this process's own share of a limit, since callers could not be counted together."""
     cost: float = 0.0
     """What its answers said that they have cost."""
+    shared: bool = False
+    """Whether it is made for others, who wait for it: `waiters` have."""
+    waiters: int = 0
+    saved: Saved | None = None
+    """How it was answered, where it was not made itself."""
+    stale: Kept[KeptAnswer] | None = None
+    """An old answer, for when it fails."""
     paid: list[Toll] | None = None
     """What it has paid, and has to give back in the end."""
 
@@ -73,11 +97,15 @@ class Call(Struct, gc=False, eq=False):
     @property
     def provider(self) -> str | None:
         """Who had the last attempt, as far as is known."""
-        return self.attempts[-1].provider if self.attempts else None
+        if self.attempts:
+            return self.attempts[-1].provider
+        return None if self.saved is None else self.saved.provider
 
     @property
     def executed(self) -> Executed:
         """What is known about execution over all attempts: `maybe` as soon as one of them was."""
+        if self.saved is not None:
+            return Executed.MAYBE if self.saved.sent else Executed.NO
         known = [attempt.executed for attempt in self.attempts]
         if Executed.YES in known:
             return Executed.YES

@@ -89,6 +89,7 @@ class Core:
     async def close(self) -> None:
         """Settle what is open and end; the recorder is the owner's to close."""
         await self.outflow.close()
+        await self.outbound.thrift.close()
         await self.unknowns.close()
         if self._tasks is not None:
             self._tasks.close()

@@ -32,6 +32,8 @@ class Marks(Struct, gc=False, eq=False):
     retried: bool = False
     cost: float | None = None
     hops: list[Hop] | None = None
+    also: list[Marks] | None = None
+    """Of a call that is made for several: the marks of those who wait for it."""
 
     def passed_through(self, hops: list[Hop]) -> None:
         """Note where a nested call went, for the trace of the call that it is part of."""

@@ -152,6 +152,8 @@ class Judge:
             marks.retried = True
             if self.on_retry is not None:
                 self.on_retry(marks)
+            for waiting in marks.also or ():
+                self.announce(waiting)
 
 
 def _most(call: Call, attempt: int, *, nobody: bool, again: bool) -> int:

@@ -74,7 +74,7 @@ class Teller:
             self._complete(call, reply.error)
             if reply.error.reason is Reason.OUTCOME_UNKNOWN and self.on_unknown is not None:
                 self.on_unknown(call, reply.error)
-        reply.attempt = max(1, len(call.attempts))
+        reply.attempt = len(call.attempts) or reply.attempt
         reply.latency_ms = latency_ms
         reply.reach_id = call.reach_id
         reply.retried = call.inner_retried or len(call.attempts) > 1
@@ -85,8 +85,8 @@ class Teller:
                 call.around.marks.passed_through(reply.trace.hops)
             if reply.ok and not call.options.trace:
                 reply.trace = None
-        if reply.error is not None and call.options.fallback is not NO_FALLBACK:
-            self._fall_back(call, reply, reply.error)
+        if reply.error is not None and (call.options.fallback is not NO_FALLBACK or call.stale is not None):
+            self._fall_back(call, reply, reply.error, now)
         if call.level or reply.degraded or len(self._degraded):
             self._mark_degraded(call, reply, now)
         failure = reply.error
@@ -111,6 +111,8 @@ class Teller:
         if call.level and reply.ok:
             reply.degraded = True
             reply.degrade_level = max(reply.degrade_level, call.level)
+        if call.shared:
+            return  # Those who wait for it are told.
         due = self._degraded.replied(
             call.envelope.source or self._node, call.capability, now=now, degraded=reply.degraded
         )
@@ -125,21 +127,33 @@ class Teller:
                     due.run,
                 )
 
-    def _fall_back(self, call: Call, reply: Reply, failure: Failure) -> None:
-        """Put the caller's own value in a failure's place, where that hides nothing it has to know (BREAK-6)."""
+    def _fall_back(self, call: Call, reply: Reply, failure: Failure, now: float) -> None:
+        """Put something else in a failure's place, where that hides nothing that the caller has to know (BREAK-6).
+
+        First what is still kept of an earlier answer, then the caller's own value.
+        """
+        own, stale = call.options.fallback, call.stale
         decision = fall_back(
             failure,
-            configured=Fallbacks(static=Static(call.options.fallback)),
+            configured=Fallbacks(
+                stale_if_error_s=None if stale is None else stale.gone_at - stale.fresh_until,
+                static=None if own is NO_FALLBACK else Static(own),
+            ),
             idempotent=call.idempotent,
             streaming_started=call.data_frames > 0,
-            expired_for_s=None,
+            expired_for_s=None if stale is None else stale.expired_for_s(now),
             tier_allowed=False,
         )
         if call.attempts:
             last = call.attempts[-1]
             last.decision = f"{last.decision} {decision.word}".lstrip()
         if isinstance(decision, Fallback):
-            reply.ok, reply.data, reply.error = True, call.options.fallback, None
+            reply.ok, reply.data, reply.error = True, own, None
+            if decision.stale and stale is not None:
+                kept = stale.answer.reply_to(call, stale=True)
+                reply.data, reply.cached, reply.stale = kept.data, True, True
+                reply.provider, reply.instance = kept.provider, kept.instance
+                self._metrics.cache.add(call.capability, "stale")
             reply.degraded = True
             call.level = max(1, call.level)
 
@@ -170,7 +184,7 @@ class Teller:
 
     def _localise(self, call: Call, failure: Failure) -> None:
         """Say what the caller can use: near names for a capability that nobody serves, agents for a wrong target."""
-        if failure.reason is not Reason.NO_RESPONDERS:
+        if failure.reason is not Reason.NO_RESPONDERS or call.saved is not None:
             return
         target = call.envelope.target
         if (
@@ -220,9 +234,9 @@ class Teller:
     ) -> None:
         """Write the one record of a call and count it."""
         lane = call.lane
-        if failure is None and lane is not None:
+        if failure is None and lane is not None and not call.shared:
             lane.tally.good(latency_ms)
-        else:
+        elif not call.shared:  # Its waiters are counted.
             self._metrics.call_finished(call.capability, call.provider, failure, latency_ms)
         if not self._recorder.wants(ok=outcome == "ok", now=now):
             return
@@ -257,4 +271,22 @@ class Teller:
                 "handler_ms": call.handler_ms,
             },
         )
+        if call.saved is not None or call.shared:
+            _say_shared(record, call)
         self._recorder.put(record)
+
+
+def _say_shared(record: ReachRecord, call: Call) -> None:
+    """Say in a record that others had the same call, or had it before."""
+    record.waiters = call.waiters
+    saved = call.saved
+    if saved is None:
+        return
+    record.provider, record.instance = saved.provider, saved.instance
+    record.cached, record.stale = saved.cached, saved.stale
+    if saved.batched:
+        record.batched_with = saved.reach_id
+    else:
+        record.coalesced_with = saved.reach_id
+    if not saved.cached:
+        record.phases["wait_ms"] = record.latency_ms - record.phases["admit_ms"]

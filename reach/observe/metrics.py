@@ -244,6 +244,13 @@ class Metrics:
         self.budget_refused = Counter(
             "reach_budget_refused", "Calls refused since a budget was spent.", "capability", "budget"
         )
+        self.cache = Counter(
+            "reach_cache", "Calls whose answer may be kept: hit, miss, or stale.", "capability", "outcome"
+        )
+        self.coalesced = Counter(
+            "reach_coalesced", "Calls that an equal one under way answered.", "capability"
+        )
+        self.batched = Counter("reach_batched", "Calls that a batch answered.", "capability")
         self.links = Counter("reach_links", "Connections to NATS made, first ones included.")
         self.families: list[Counter | Histogram] = [
             self.calls,
@@ -262,6 +269,9 @@ class Metrics:
             self.quota_refused,
             self.quota_local,
             self.budget_refused,
+            self.cache,
+            self.coalesced,
+            self.batched,
             self.links,
         ]
 

@@ -55,6 +55,10 @@ class ReachRecord(Struct, kw_only=True, gc=False):
 
     `provider` and `instance` are those of the last attempt, `node` is the process that called. `phases` are
     milliseconds by name: `admit_ms`, `choose_ms`, `wait_ms`, `handler_ms`, and what later floors add.
+
+    A call that was not made itself has no attempts. `coalesced_with` or `batched_with` is the `reach_id` of the call
+    that brought its answer, whose own record counts those who waited for it (`waiters`). `cached` says that the answer
+    had been brought before, and `stale` that it is older than its time to live.
     """
 
     reach_id: str
@@ -78,6 +82,11 @@ class ReachRecord(Struct, kw_only=True, gc=False):
     trace_id: str | None = None
     attempts: list[Attempt] = field(default_factory=list)
     phases: dict[str, Milliseconds] = field(default_factory=dict)
+    cached: bool = False
+    stale: bool = False
+    coalesced_with: str | None = None
+    batched_with: str | None = None
+    waiters: Annotated[int, Field(ge=0)] = 0
 
     @property
     def ok(self) -> bool:
@@ -109,4 +118,9 @@ class ReachRecord(Struct, kw_only=True, gc=False):
             "trace_id": self.trace_id,
             "attempts": [attempt.to_map() for attempt in self.attempts],
             "phases": self.phases,
+            "cached": self.cached,
+            "stale": self.stale,
+            "coalesced_with": self.coalesced_with,
+            "batched_with": self.batched_with,
+            "waiters": self.waiters,
         }
