@@ -18,7 +18,7 @@ from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown,
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from reach.bus.connection import Connection
     from reach.call.call import Call
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reach.call.lanes import AnyPermit, Lanes
     from reach.observe.metrics import Metrics
     from reach.registry.cards import CardDirectory
+    from reach.wire.card import Card
     from reach.wire.record import Attempt
 
 RETURN_WITHIN_S: Final = 3.0
@@ -72,12 +73,15 @@ class Judge:
             self._connection.broker_time.doubt()
         attempt = call.attempts[-1]
         now = monotonic()
-        # On the group's subject "nobody" means nobody at all: there is no elsewhere to go to (CALL-13: at once).
-        nobody = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("cap.")
+        # On the group's subject "nobody" means nobody who takes part: unless somebody stands by, there is no elsewhere
+        # to go to (CALL-13: at once).
+        absent = failure.reason is Reason.NO_RESPONDERS
+        nobody = absent and attempt.subject.startswith("cap.")
         # Unless our link is new: then those whom we know are on their way back to the server, too.
         returning = nobody and call.card is not None and now - self.link_back < RETURN_WITHIN_S
-        # An instance of whose end we had not heard: nothing was done, so choosing again costs no attempt.
-        missed = failure.reason is Reason.NO_RESPONDERS and attempt.subject.startswith("inst.")
+        # An instance, a lane or a tier of whose end we had not heard: nothing was done and nobody was troubled, so
+        # choosing again, elsewhere, costs no attempt.
+        missed = absent and self._has_elsewhere(call, attempt, returning=returning)
         # It slept, is awake again, and did nothing: that costs no attempt either, unless it goes on and on.
         asleep = failure.reason is Reason.STALE and len(call.attempts) <= MOST_STALE
         again = missed or returning or asleep
@@ -111,6 +115,26 @@ class Judge:
             if (decision.elsewhere or asleep) and attempt.instance is not None:
                 call.avoid = {attempt.instance, *(call.avoid or ())}
         return decision, outcome
+
+    def _has_elsewhere(self, call: Call, attempt: Attempt, *, returning: bool) -> bool:
+        """Whether a call that found nobody where it went may find somebody if it chooses again.
+
+        Of a tier that nobody answered for all are to be avoided, so that the next one's turn comes (ROUTE-1).
+        """
+        to = attempt.subject
+        if to.startswith("inst."):
+            return True
+        if sum(one.subject == to for one in call.attempts) > 1:
+            return False
+        if to.startswith("lane."):
+            return call.envelope.target is None
+        if returning or not to.startswith("cap.") or call.envelope.target is not None:
+            return False
+        tiers = _tiers(call.capability, self._directory.cards(call.capability))
+        if len(tiers) < 2:  # noqa: PLR2004 - the one that takes part, and one that stands by
+            return False
+        call.avoid = {*tiers[min(tiers)], *(call.avoid or ())}
+        return True
 
     def blame(
         self,
@@ -154,6 +178,16 @@ class Judge:
                 self.on_retry(marks)
             for waiting in marks.also or ():
                 self.announce(waiting)
+
+
+def _tiers(capability: str, cards: Iterable[Card]) -> dict[int, list[str]]:
+    """Give the instances of each tier of a capability, by its priority."""
+    tiers: dict[int, list[str]] = {}
+    for card in cards:
+        served = next((one for one in card.capabilities if one.tag == capability), None)
+        if served is not None:
+            tiers.setdefault(served.priority, []).append(card.instance)
+    return tiers
 
 
 def _most(call: Call, attempt: int, *, nobody: bool, again: bool) -> int:
