@@ -66,15 +66,18 @@ class Claim:
                 if lives is None:
                     break
                 decision = self._decide(life, lives)
+            lost = lives is False and isinstance(decision, Start | End)
             try:
                 if isinstance(decision, Start):
                     await self._start(life, decision)
-                    return True
-                await self._not_started(life, decision)
+                else:
+                    await self._not_started(life, decision)
             except Fenced as fenced:
                 life, lives = await self._gone_on(life, fenced.entries), None
             else:
-                return False
+                if lost:
+                    run.worker.teller.lost(run, life)
+                return self.holds
         run.work.put_back(_LATER_S)
         return False
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from enum import StrEnum
 from random import random
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from reach import ids
@@ -25,6 +26,7 @@ from reach.runtime.taskasks import Asks
 from reach.runtime.taskclaim import Claim
 from reach.runtime.taskcontext import TaskContext
 from reach.runtime.tasknotes import Notes
+from reach.runtime.tasktelling import GIVEN_UP, TAKEN_AWAY
 from reach.runtime.taskwriter import Fenced, TaskWriter
 from reach.wire import codec, subjects
 from reach.wire.envelope import BlobRef, Envelope
@@ -75,6 +77,7 @@ class TaskRun:
         self.marks = Marks()
         self.stopping = False
         self.deadline = 0.0
+        self.handler_s = 0.0
         self.inside = False
         self.end: TaskEvent | None = None
         self.ended_by: EndedBy | None = None
@@ -124,15 +127,20 @@ class TaskRun:
     async def go(self, *, first: bool) -> None:
         """Work on it. `first`: it has only just been queued, so the claim alone tells whether it is ours."""
         self._task = asyncio.current_task()
+        began, unwritten = 0.0, None
         try:
             # 1 find out what it is, and claim it
             if not await self._claimed(first=first):
                 return
+            began, unwritten = monotonic(), GIVEN_UP
+            self.worker.teller.began(self)
             # 2 work
             value, failure = await self._work()
             # 3 write what came of it, 4 and only then take it out of the queue
             await self._tell(value, failure)
+            unwritten = None
         except Fenced as fenced:
+            unwritten = TAKEN_AWAY
             _log.warning("task %s was taken away: it is %s", self.task_id, fenced.state)
             if fenced.ended:
                 self.work.done()
@@ -143,6 +151,8 @@ class TaskRun:
             self.inside = False
             self._done = True
             self.notes.close()
+            if began:
+                self.worker.teller.ended(self, began=began, unwritten=unwritten)
 
     async def _claimed(self, *, first: bool) -> bool:
         try:
@@ -159,6 +169,7 @@ class TaskRun:
         loop = asyncio.get_running_loop()
         self.deadline = loop.time() + self._time_s()
         timer = loop.call_at(self.deadline, self.stop, EndedBy.DEADLINE)
+        began = 0.0
         try:
             self.inside = True
             params = (
@@ -177,6 +188,7 @@ class TaskRun:
             if self.ended_by is not None:
                 raise asyncio.CancelledError
             self._began = self.place_is_held = True
+            began = monotonic()
             value = await offered.executor.run(offered.handler, args, kwargs, on_late=self._place_freed)
             self.inside = False  # What is done is done: nothing stops the telling of it.
             result = offered.handler.result(value)
@@ -190,6 +202,7 @@ class TaskRun:
             return result, None
         finally:
             self.inside = False
+            self.handler_s = monotonic() - began if self._began else 0.0
             timer.cancel()
 
     def _time_s(self) -> float:

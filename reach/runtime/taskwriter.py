@@ -78,6 +78,7 @@ class TaskWriter:
         self.sequence = sequence
         self.packed = b""
         """The last event as it was written."""
+        self.last: TaskEvent | None = None
         self.attempt = 0
         self.lost = 0
         self.run = 1
@@ -136,6 +137,7 @@ class TaskWriter:
                 else:
                     if has_checkpoint(event):
                         self.checkpoint = self.sequence
+                    self.last = event
                     return event
 
     def _look(self, outrun: Outrun) -> None:

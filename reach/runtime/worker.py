@@ -21,6 +21,7 @@ from reach.bus.workqueue import Work, WorkQueue
 from reach.errors import CallTimeout, LinkDown, NameRefused, SchemaInvalid, Unreachable
 from reach.runtime.taskorders import Orders
 from reach.runtime.taskrun import EndedBy, TaskRun
+from reach.runtime.tasktelling import TaskTeller
 from reach.runtime.taskwriter import Author
 from reach.wire import names, subjects
 from reach.wire.envelope import Envelope
@@ -61,6 +62,7 @@ class Worker:
         self.offered = tuple(offered)
         self.stream = TaskStream(connection)
         self.blobs = Blobs(connection)
+        self.teller = TaskTeller(bus.recorder, bus.metrics)
         self._runs: dict[tuple[str, str], TaskRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: list[WorkQueue] = []

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, field
 from pydantic import Field
 
-CallKind = Literal["request", "stream", "broadcast", "publish"]
+CallKind = Literal["request", "stream", "broadcast", "publish", "task"]
 Outcome = Literal["ok", "failed", "cancelled"]
 Milliseconds = Annotated[float, Field(ge=0)]
 
