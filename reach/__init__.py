@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         UpstreamRefusal,
     )
     from reach.faults import Advice, Code, Executed, Reason
+    from reach.policy.taskbudget import Budget
     from reach.runtime.actor import Actor, every, on
     from reach.runtime.agent import Agent
     from reach.runtime.context import Context
@@ -59,6 +60,7 @@ _HOME = {
     "Advice": "reach.faults",
     "Agent": "reach.runtime.agent",
     "Batch": "reach.wire.card",
+    "Budget": "reach.policy.taskbudget",
     "Bus": "reach.call.client",
     "Cache": "reach.wire.card",
     "CallTimeout": "reach.errors",
@@ -104,6 +106,7 @@ __all__ = [
     "Advice",
     "Agent",
     "Batch",
+    "Budget",
     "Bus",
     "Cache",
     "CallTimeout",

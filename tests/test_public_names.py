@@ -19,6 +19,7 @@ NAMES = [
     "Advice",
     "Agent",
     "Batch",
+    "Budget",
     "Bus",
     "Cache",
     "CallTimeout",

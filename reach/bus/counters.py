@@ -7,12 +7,14 @@ and gone by itself. Both say within a second whether they can be had at all.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import TYPE_CHECKING, Final
 
 from reach.bus.jetstream import JetStream, Unacknowledged
 from reach.bus.permissions import QUOTA_BUCKET
-from reach.errors import LinkDown, ReachError
+from reach.errors import LinkDown, NameRefused, ReachError
+from reach.wire import names
 
 if TYPE_CHECKING:
     from reach.bus.connection import Connection
@@ -83,6 +85,14 @@ class SharedCounts:
         if self._made is None:
             self._made = JetStream(self._connection)
         return self._made
+
+
+def token(name: str) -> str:
+    """Give a name as one token: itself, or a digest where somebody sent us one that cannot stand in a subject."""
+    try:
+        return names.token(name)
+    except NameRefused:
+        return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:32]
 
 
 def _why(error: Exception) -> str:

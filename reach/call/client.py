@@ -21,6 +21,7 @@ from reach.bus.mux import Mux
 from reach.bus.settings import Settings, resolve
 from reach.bus.state import StateFolder
 from reach.call import ambient
+from reach.call.budgets import Budgets, task_budget
 from reach.call.inflow import StreamClocks
 from reach.call.options import NO_OPTIONS, CallOptions, Options
 from reach.call.outbound import Outbound
@@ -75,7 +76,8 @@ class Core:
         self.outbound.teller.on_unknown = self.unknowns.add
         self.shared = SharedCounts(connection)
         self.quota = Quota(connection, self.shared, metrics)
-        self.outbound.thrift.tolls.append(self.quota)
+        self.budgets = Budgets(self.shared, metrics, task_budget(os.environ))
+        self.outbound.thrift.tolls += (self.budgets, self.quota)
         self.mux.serves = self.directory.serves
         self._tasks: Tasks | None = None  # Made at first use: it listens to an inbox of its own.
 
@@ -93,6 +95,7 @@ class Core:
         await self.unknowns.close()
         if self._tasks is not None:
             self._tasks.close()
+        await self.budgets.close()
         await self.quota.close()
         self.shared.close()
         await self.outbound.guidance.close()

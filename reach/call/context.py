@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reach.policy.taskbudget import Budget, Left, Purse
 from reach.wire import names
 from reach.wire.trace import MAX_HOPS, Hop
 
@@ -43,11 +45,23 @@ class Marks(Struct, gc=False, eq=False):
 class Round:
     """One decision round: knows its unfinished calls, and ends them when it ends."""
 
-    __slots__ = ("_open", "ended")
+    __slots__ = ("_open", "ended", "purses")
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None = None, outer: Round | None = None) -> None:
         self._open: dict[object, Callable[[], object]] = {}
         self.ended = False
+        self.purses: tuple[Purse, ...] = () if outer is None else outer.purses
+        """What its calls are paid from: its own budget, and those of the rounds around it."""
+        if budget is not None:
+            self.purses = (*self.purses, Purse(budget, now=monotonic()))
+
+    @property
+    def left(self) -> Left:
+        """What is left of its budget, and of those around it: `calls`, `cost`, `seconds`, `by_capability`."""
+        now, left = monotonic(), Left()
+        for purse in self.purses:
+            left = left.within(purse.left(now))
+        return left
 
     def enter(self, call: object, give_up: Callable[[], object]) -> None:
         """Note a call that runs; `give_up` ends it."""
@@ -138,11 +152,14 @@ def context(
 
 
 @asynccontextmanager
-async def round_of_calls(*, timeout_s: float = ROUND_TIMEOUT_S) -> AsyncIterator[Round]:
+async def round_of_calls(
+    *, timeout_s: float = ROUND_TIMEOUT_S, budget: Budget | None = None
+) -> AsyncIterator[Round]:
     """One decision round (exported as `reach.round`).
 
     No call made inside, in this task or in tasks started inside, lasts longer than the round: `timeout_s` bounds
-    their deadlines, and leaving the block cancels those that are unfinished. Raises `ValueError` for a
+    their deadlines, and leaving the block cancels those that are unfinished. With a `budget` they are refused once it
+    is spent (`BUDGET_EXHAUSTED`); `left` of the round says beforehand what there is. Raises `ValueError` for a
     `timeout_s` that is not positive.
     """
     if not timeout_s > 0:
@@ -152,7 +169,7 @@ async def round_of_calls(*, timeout_s: float = ROUND_TIMEOUT_S) -> AsyncIterator
     deadline = asyncio.get_running_loop().time() + timeout_s
     if outer.deadline is not None:
         deadline = min(deadline, outer.deadline)
-    this = Round()
+    this = Round(budget, outer.round)
     token = _current.set(replace(outer, deadline=deadline, round=this))
     try:
         yield this

@@ -456,6 +456,7 @@ class Outbound:
                 lane.tally.attempts.n += 1
                 if outcome.cost is not None:
                     lane.account.cost += outcome.cost
+                    call.cost += outcome.cost
                 self.lanes.good(lane, now, outcome.latency_ms, permit, first=attempt.n == 1)
                 if lane.account.peers is not None and attempt.instance is not None:
                     lane.account.answered(attempt.instance)
@@ -478,6 +479,8 @@ class Outbound:
             attempt.decision = "done"
             return
         attempt.code, attempt.reason, attempt.executed = failure.code, failure.reason, failure.executed
+        if isinstance(outcome, Reply) and outcome.cost is not None:
+            call.cost += outcome.cost
         if (
             failure.reason is Reason.DEADLINE
             and permit is None

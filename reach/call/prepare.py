@@ -137,7 +137,11 @@ def prepare(
         max(now, deadline),
         card,
     )
-    if envelope.task_id is not None or (card is not None and card.is_thrifty):
+    if (
+        envelope.task_id is not None
+        or (card is not None and card.is_thrifty)
+        or (around.round is not None and around.round.purses)
+    ):
         call.thrifty = True
     return call
 

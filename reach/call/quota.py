@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from reach.bus.counters import token
 from reach.call.call import Outlived
 from reach.call.gate import CrowdedError, Gate, Grant
 from reach.faults import Executed, Reason
@@ -75,7 +76,7 @@ class Quota:
         if gate is None:
             if len(self._gates) >= MAX_GATES:
                 self._gates = {key: one for key, one in self._gates.items() if not one.is_idle}
-            key = f"tenant.{tenant}.{capability}" if tenant else f"all.{capability}"
+            key = f"tenant.{token(tenant)}.{capability}" if tenant else f"all.{capability}"
             gate = self._gates[capability, tenant] = Gate(
                 key,
                 limit,

@@ -87,6 +87,11 @@ def record(tenant: str) -> str:
     return "reach.record." + tenant
 
 
+def count_task(tenant: str, task_id: str) -> str:
+    """What a task has spent: the subject of its numbers, without the last token, which says of what."""
+    return f"reach.count.task.{tenant}.{task_id}"
+
+
 def alert(kind: str) -> str:
     """Something a person should know."""
     return "reach.alert." + kind
