@@ -205,6 +205,11 @@ def _record() -> ReachRecord:
         trace_id="0af7651916cd43dd8448eb211c80319c",
         attempts=[failed, done],
         phases={"admit_ms": 0.1, "choose_ms": 0.01, "wait_ms": 49.5, "handler_ms": 9.0},
+        cached=True,
+        stale=True,
+        coalesced_with="rch_ovxgk3tdmfwgy2lo",
+        batched_with="rch_onxw2zlunbuw4z3t",
+        waiters=3,
     )
 
 
