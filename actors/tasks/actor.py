@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from actors.tasks.book import KEPT_MS, QUIET_MS, Book, Row
 from actors.tasks.courier import Courier
 from actors.tasks.desk import Desk
+from actors.tasks.figures import Figures
 from actors.tasks.ledger import Ledger
 from actors.tasks.orders import Orders
 from actors.tasks.signing import Signer
@@ -93,6 +94,7 @@ class _Service:
             guard,
             tell=self._tell,
         )
+        self._figures = Figures()
         self._orders = Orders(connection, self._stream, self._book, self._watch)
         self._desk = Desk(self._book, self._courier, is_idempotent=self._watch.is_idempotent)
         self._feed = Feed(connection, self._stream.jetstream, EVENTS, [ALL], Begin(sequence=1))
@@ -172,6 +174,7 @@ class _Service:
         _log.info("%d tasks known", len(self._book.rows))
         forgot = monotonic()
         while True:
+            self._figures.show(self._book.counts)
             if self._connection.connected:
                 await self._look_once()
             if monotonic() - forgot >= FORGET_S:
