@@ -22,6 +22,7 @@ import anyio
 from msgspec.structs import replace
 
 from reach import ids
+from reach.call import ambient
 from reach.call.call import Call
 from reach.call.client import default_recorder
 from reach.call.context import CallContext, Marks, current, enter
@@ -260,7 +261,23 @@ class Guard:
         if reply.retried and call.around.marks is not None:
             call.around.marks.retried = True
         _remember(self._recorder, _record(call, word, failure, reply))
+        if failure is not None and failure.reason is Reason.OUTCOME_UNKNOWN:
+            _list(call, failure)
         return reply
+
+
+def _list(call: Call, failure: Failure) -> None:
+    """Enter what is unknown on the platform's list, by the bus at hand; without one its record alone has it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        around = ambient.around_thread()
+        if around is not None:
+            around[0].unknowns.add_from_thread(call, failure)
+        return
+    bus = ambient.at_hand()
+    if bus is not None:
+        bus.unknowns.add(call, failure, local=True)
 
 
 def _failed(error: Exception) -> Outcome:

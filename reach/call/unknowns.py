@@ -231,7 +231,7 @@ def outcome_of(call: Call, *, cause: str, at: int, local: bool = False) -> Unkno
     envelope = call.envelope
     last = call.attempts[-1] if call.attempts else None
     try:
-        content = digest(envelope.payload)
+        content = "" if local else digest(envelope.payload)
     except NotOnTheWire:
         content = ""
     return UnknownOutcome(
