@@ -98,11 +98,16 @@ class Outbound:
         self._routes: dict[str, Route] = {}
         self._checks = Checks()
         connection.on_state(self._on_state)
+        metrics.inflight.follow(self.under_way)
 
     @property
     def open_calls(self) -> int:
         """Calls that hold a slot right now."""
         return sum(self._open.values())
+
+    def under_way(self) -> list[tuple[tuple[str, ...], float]]:
+        """Give the calls that hold a slot right now, by capability, as the metrics have it."""
+        return [((capability, "caller"), held) for capability, held in self._open.items()]
 
     async def request(
         self, capability: str, given: object, options: Options, *, made: Call | None = None

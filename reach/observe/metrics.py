@@ -10,8 +10,10 @@ one may cost a count now and then, never more.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final
+from weakref import WeakMethod
 
 from reach.faults import Reason
 from reach.wire.reply import Failure
@@ -43,6 +45,9 @@ OTHER: Final = "other"
 """Every label's value once a family is full."""
 
 _MAX_LABEL_CHARS: Final = 120
+
+Source = Callable[[], Iterable[tuple[tuple[str, ...], float]]]
+"""Says how much something is now, by label values."""
 
 
 class Family:
@@ -109,9 +114,28 @@ class Counter(Family):
 
 
 class Gauge(Counter):
-    """Something that goes up and down."""
+    """Something that goes up and down: what was said last, or what `follow`ed sources say when somebody looks."""
 
     kind = "gauge"
+
+    def __init__(self, name: str, help_text: str, *labels: str, limit: int = LABEL_SETS) -> None:
+        super().__init__(name, help_text, *labels, limit=limit)
+        self._sources: list[WeakMethod[Source]] = []
+
+    def follow(self, source: Source) -> None:
+        """Ask `source`, a method, whenever somebody looks, as long as its object lives; what several say is added."""
+        self._sources.append(WeakMethod(source))
+
+    def samples(self) -> list[tuple[tuple[str, ...], float]]:
+        """Every label set with how much it is now."""
+        said = dict(super().samples())
+        self._sources = [ref for ref in self._sources if ref() is not None]
+        for ref in self._sources:
+            source = ref()
+            for key, value in source() if source is not None else ():
+                known = key if key in said else self._bounded(key, len(said))
+                said[known] = said.get(known, 0) + value
+        return list(said.items())
 
     def set(self, value: float, *key: str) -> None:
         """Say how much it is now."""

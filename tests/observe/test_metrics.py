@@ -1,5 +1,7 @@
 """Counting (SEE-2): cheap, bounded, and in Prometheus's form when asked."""
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,3 +146,38 @@ def test_a_histogram_agrees_with_counting(values: list[float]) -> None:
         assert [sum(value <= bound for value in values) for bound in BUCKETS_S] == counts[:-1]
         assert len(values) == counts[-1]
         assert sum(values) == pytest.approx(total)
+
+
+class Places:
+    """Something whose numbers are asked for."""
+
+    def __init__(self, taken: float) -> None:
+        self.taken = taken
+
+    def now(self) -> list[tuple[tuple[str, ...], float]]:
+        """What it has."""
+        return [(("invoice.extract", "agent"), self.taken)]
+
+
+def test_a_gauge_asks_its_sources_when_somebody_looks() -> None:
+    """SEE-2: what is under way costs nothing to count; several sources add up, and one that is gone says nothing."""
+    metrics = Metrics()
+    one, two = Places(2), Places(3)
+    for places in (one, two):
+        metrics.inflight.follow(places.now)
+    key = ("reach_inflight", (("capability", "invoice.extract"), ("side", "agent")))
+    assert 5 == scraped(metrics)[key]
+    one.taken = 7
+    assert 10 == scraped(metrics)[key]
+    del two, places
+    gc.collect()
+    assert 7 == scraped(metrics)[key]
+
+
+def test_a_gauge_that_follows_is_bounded_too() -> None:
+    """SEE-2: sources that invent names end up under one label."""
+    gauge = Gauge("some", "Some.", "capability", "side", limit=1)
+    gauge.set(1, "a", "agent")
+    places = Places(4)
+    gauge.follow(places.now)
+    assert [(("a", "agent"), 1), ((OTHER, OTHER), 4)] == gauge.samples()
