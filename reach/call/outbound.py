@@ -55,11 +55,8 @@ _log = logging.getLogger("reach.call")
 MAX_OPEN_CALLS = 4096
 """Calls of one capability that one process may have open (behaviour GUARD-1); it protects the process."""
 
-MOST_ASKED = 3
-"""Lanes that one call asks to probe, at most."""
-
-MAX_ROUTES = 10_000
-"""Capabilities whose queue-group route is remembered; it saves a few microseconds a call."""
+MOST_ASKED = 3  # Lanes that one call asks to probe, at most.
+MAX_ROUTES = 10_000  # Capabilities whose queue-group route is remembered; it saves a few microseconds a call.
 
 
 class Outbound:
