@@ -28,6 +28,7 @@ from actors.supervisor.answers import (
     read_as,
     read_batch,
     seen,
+    service_of,
     stored,
 )
 from actors.supervisor.boottime import boottime
@@ -263,6 +264,10 @@ class Supervisor(Actor):
             case "pong" if governor is not None:
                 (governor.absent if delivery.no_responders else governor.pong)(rest, self._moment())
                 self._send(governor, self._moment())
+            case "here" if governor is not None:
+                name = service_of(delivery)
+                if name is not None and governor.noticed(*name):
+                    self._send(governor, self._moment())
             case "info" if governor is not None:
                 card = card_of(delivery)
                 if card is not None:

@@ -78,6 +78,17 @@ def card_of(delivery: Delivery) -> Card | None:
         return None
 
 
+def service_of(delivery: Delivery) -> tuple[str, str] | None:
+    """Read the name and the id in an answer to `$SRV.PING`: an agent's, and its instance's; None where they lack."""
+    try:
+        said = json.loads(delivery.data)
+        name, instance = said["name"], said["id"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    ours = isinstance(name, str) and isinstance(instance, str) and instance.startswith(f"{name}-")
+    return (name, instance) if ours else None
+
+
 def body_of(answer: BaseModel) -> dict[str, Any]:
     """Give an answer of ours as it is sent: every field of its own, and what is as usual inside left out."""
     bare = answer.model_dump(mode="json", exclude_defaults=True)

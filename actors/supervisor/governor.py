@@ -319,6 +319,17 @@ class Governor:
         self.planner.entries.clear()
         self.planner.touch([*self.planner.plans])
 
+    def look_around(self) -> None:
+        """Ask who is there at all: some came while nobody led, and would register only when they try again."""
+        self.outbox.append(Letter("$SRV.PING", {}, "here"))
+
+    def noticed(self, agent_id: str, instance: str) -> bool:
+        """Take in that somebody is there; whether it is a stranger, who is asked for its card."""
+        if self.roster.leases.generation(instance) is not None:
+            return False
+        self.outbox.append(Letter(f"$SRV.INFO.{agent_id}.{instance}", {}, "info"))
+        return True
+
     def found(self, card: Card, moment: Moment) -> None:
         """Somebody answered the question who is there."""
         known = self.roster.leases.generation(card.instance)

@@ -20,7 +20,7 @@ class Letter:
 
     subject: str
     body: dict[str, Any]
-    asks: Literal["applied", "pong", "info"] | None = None
+    asks: Literal["applied", "pong", "info", "here"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

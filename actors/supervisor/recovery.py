@@ -113,6 +113,7 @@ def take_over(
         governor.orders.assume(name)
     _tell_rule(governor, routes.get(INHERIT_KEY))
     governor.ask_all(moment)
+    governor.look_around()
 
 
 def _tell_rule(governor: Governor, told: bytes | None) -> None:
