@@ -33,6 +33,9 @@ PAUSE_S_PER_INSTANCE: Final = 50e-6
 LAZY: Final = 4
 """What can wait (newcomers have tickets already) waits so many times as long."""
 
+FIGURES_KEPT_S: Final = 300.0
+"""For so long figures say something of a lane after its last calls (ROUTE-2)."""
+
 FIGURES_S: Final = 5.0
 """How often the figures of a lane with traffic are taken anew."""
 
@@ -231,7 +234,8 @@ class Planner:
         at, figures, value = self._figures.get(key, (-math.inf, Figures(), 1.0))
         book = self._ledger.book(provider, capability)
         if book is not None and now - at >= FIGURES_S:
-            elapsed_s = 0.0 if at == -math.inf else now - at
+            # A time without calls moves nothing: what comes after it must not be charged with all of it.
+            elapsed_s = min(now - at, FIGURES_KEPT_S) if at > -math.inf else 0.0
             value = quality(value, success_24h=book.success_24h(now), elapsed_s=elapsed_s)
             figures = book.figures(now)
             self._figures[key] = (now, figures, value)

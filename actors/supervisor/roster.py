@@ -264,7 +264,7 @@ class Roster:
         member.heard_at = now
         member.inflight, member.queue, member.cpu = beat.inflight, beat.queue, beat.cpu
         member.rss_bytes, member.loop_lag_ms = beat.rss_bytes, beat.loop_lag_ms
-        busy = load.judge(
+        busy = beat.busy or load.judge(
             cpu=beat.cpu, queue=beat.queue, rss_bytes=beat.rss_bytes, was_busy=member.busy is not None
         )
         changed = (

@@ -9,7 +9,7 @@ moves all the time; `differs` says whether an entry is worth writing again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +20,7 @@ from reach.policy.tickets import Tickets, spread, tickets
 from reach.policy.tier import Bar, Ladder, Offer, Phase, last_resort
 from reach.policy.tier import Standing as Tiers
 from reach.policy.weight import LaneFacts, Term, Weight, shares, weigh
+from reach.wire.card import CapabilityCard
 from reach.wire.route import (
     Breaker,
     Canary,
@@ -148,9 +149,11 @@ def plan(
     elders = [name for name, one in inputs.items() if one.serves is not None and name not in members]
     providers = dict.fromkeys([*members, *kept, *barred, *elders])
     known = {name: inputs.get(name) or LaneInput(provider=name) for name in sorted(providers)}
+    offered = {name: _offered(capability, one, roster, inheritance) for name, one in known.items()}
+    cheapest = _cheapest(offered.values())
     lanes = [
-        _lane(capability, one, roster, choice=choice, inheritance=inheritance, now=now, at_ms=at_ms)
-        for one in known.values()
+        _lane(capability, one, roster, offered[name], cheapest, choice=choice, now=now, at_ms=at_ms)
+        for name, one in known.items()
     ]
     tiers = ladder.look([lane.offer for lane in lanes], now=now)
     weights = _weights(lanes, tiers, choice)
@@ -187,20 +190,47 @@ def plan(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """What a lane's card says of a capability: its tier there, and whether its weight is that of an inherited name."""
+
+    card: CapabilityCard
+    priority: int
+    inherited: bool
+
+
+def _offered(capability: str, known: LaneInput, roster: Roster, inheritance: Inheritance) -> _Offered:
+    card = roster.card(known.serves or capability, known.provider)
+    return _Offered(
+        card,
+        inheritance.priority(card.priority, known.generation),
+        known.serves is not None and inheritance.mode is Mode.WEIGHT,
+    )
+
+
+def _cheapest(offered: Iterable[_Offered]) -> dict[int, float]:
+    """Give the least `cost_weight` of each tier that has one: those of its lanes are told relative to it."""
+    found: dict[int, float] = {}
+    for one in offered:
+        cost = one.card.cost_weight
+        if cost is not None:
+            found[one.priority] = min(cost, found.get(one.priority, math.inf))
+    return found
+
+
 def _lane(
     capability: str,
     known: LaneInput,
     roster: Roster,
+    offered: _Offered,
+    cheapest: Mapping[int, float],
     *,
     choice: Choice,
-    inheritance: Inheritance,
     now: float,
     at_ms: int,
 ) -> LanePlan:
-    provider, name = known.provider, known.serves or capability
-    members = roster.lanes(name).get(provider, {})
-    card = roster.card(name, provider)
-    priority = inheritance.priority(card.priority, known.generation)
+    provider, card, priority = known.provider, offered.card, offered.priority
+    members = roster.lanes(known.serves or capability).get(provider, {})
     standings, panic = roster.standings(members, now)
     for name, standing in standings.items():
         if members[name].state != standing.state:
@@ -208,14 +238,15 @@ def _lane(
     facts = LaneFacts(
         traffic_weight=choice.weights.get(provider, 1.0),
         tag_weight=card.weight,
-        inherited=known.serves is not None and inheritance.mode is Mode.WEIGHT,
+        inherited=offered.inherited,
         through=known.serves or "",
         success=known.figures.success,
         cost=known.figures.cost,
+        cost_weight=card.cost_weight,
         p99_ms=known.figures.p99_hour_ms,
         quality=known.quality,
     )
-    weight = weigh(facts, off=[Term(name) for name in choice.terms_off])
+    weight = weigh(facts, cheapest=cheapest.get(priority), off=[Term(name) for name in choice.terms_off])
     usable = len(members) - sum(1 for standing in standings.values() if standing.factor <= 0)
     bar = known.bar if weight.value > 0 or known.bar is not None else Bar.FORCED
     offer = Offer(provider, priority, usable, bar)

@@ -17,6 +17,7 @@ from reach import ids
 from reach.bus.workqueue import ACK_WAIT_S
 from reach.policy.bulkhead import Bulkhead
 from reach.policy.tasklife import MAX_ATTEMPTS
+from reach.runtime.condition import Condition
 from reach.runtime.context import Context
 from reach.runtime.instance import Instance
 from reach.runtime.job import Served
@@ -84,6 +85,7 @@ class Agent:
         self.region = region
         self.labels = dict(labels or {})
         self.langs = tuple(langs)
+        self.condition = Condition()
         self._served: dict[str, Served] = {}
         self._tasks: dict[str, OfferedTask] = {}
         self._start_hooks: list[Hook] = []
@@ -92,6 +94,24 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"<Agent {self.agent_id} {self.version}: {', '.join(self.capabilities) or 'nothing yet'}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes calls. Set it to False and others are called, or nobody; what was taken is finished."""
+        return self.condition.ready
+
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        self.condition.ready = ready
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it serves less well than usual. Set it to True and it gets a tenth of its share."""
+        return self.condition.degraded
+
+    @degraded.setter
+    def degraded(self, degraded: bool) -> None:
+        self.condition.degraded = degraded
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -107,6 +127,7 @@ class Agent:
         max_concurrency: int | None = None,
         priority: int = 10,
         weight: float = 1.0,
+        cost_weight: float | None = None,
         description: str = "",
         executor: ExecutorName | None = None,
         max_payload_bytes: int = 32 * 1024 * 1024,
@@ -126,7 +147,8 @@ class Agent:
         it twice is the same as once: only then are timeouts retried. Of the calls over `max_concurrency` at most
         `queue` wait, the others are refused at once; `prioritised` keeps places free for `core` calls, and lets
         `offline` ones use half of them. `limits` bounds what one calling process has under way here: what is over it
-        goes to another agent, then to the next tier; `rate` is for all callers together.
+        goes to another agent, then to the next tier; `rate` is for all callers together. `cost_weight` is how dear a
+        call is beside other agents': twice as dear gets half of the calls.
 
         `reads=True` says that a call changes nothing (and so is idempotent): equal calls under way share one answer,
         `cache` lets an answer be given again, `batch` merges calls. `dedupe=False` lets a task repeat a write with
@@ -154,6 +176,7 @@ class Agent:
                 description=description or inspect.getdoc(function) or "",
                 kind="stream" if is_stream(handler) else "request",
                 weight=weight,
+                cost_weight=cost_weight,
                 priority=priority,
                 idempotent=idempotent or reads,
                 timeout_s=timeout_s,
@@ -258,6 +281,8 @@ class Agent:
             supported_langs=self.langs,
             region=self.region,
             labels=self.labels,
+            ready=self.ready,
+            health=self.condition.health,
         )
 
     async def serve(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from reach.call.client import Bus, Core, default_recorder
 from reach.errors import LinkDown, SchemaInvalid
 from reach.observe.metrics import Metrics
 from reach.runtime.answer import Answers
+from reach.runtime.fitness import Fitness, limits_of
 from reach.runtime.inbound import Inbound
 from reach.runtime.membership import Membership
 from reach.runtime.registration import Registration
@@ -86,6 +88,9 @@ class Instance:
         """Requests in work."""
         return self._inbound.inflight
 
+    def _queued(self) -> int:
+        return sum(one.places.queued for one in self.served)
+
     async def open(self, settings: Settings | None) -> None:
         """Connect. Raises `Unreachable`, `ConfigError`."""
         found = settings or resolve(role=Role.AGENT)
@@ -98,7 +103,8 @@ class Instance:
         except BaseException:
             self._close_recorder()
             raise
-        self._core = Core(self._connection, recorder=recorder, metrics=Metrics())
+        region = self._agent.region or os.environ.get("REACH_REGION", "")
+        self._core = Core(self._connection, recorder=recorder, metrics=Metrics(), region=region)
         self._bus = Bus(self._core)
         ambient.note(self._bus)
         self._answers = answers = Answers(
@@ -147,6 +153,7 @@ class Instance:
             cards=self._bus.cards,
             inflight=lambda: self.inflight,
             drain=self._on_drain,
+            fitness=Fitness(self._agent.condition, queue=self._queued, limits=limits_of(os.environ)),
         )
         self._connection.on_state(self._on_state)
         await self._registration.start()
@@ -232,7 +239,7 @@ class Instance:
                 "instance": self.name,
                 "generation": self.generation,
                 "at": _field(delivery, "at") or 0,
-                "ready": not self._leaving,
+                "ready": self._agent.ready and not self._leaving,
                 "inflight": self.inflight,
             }
             answer = codec.pack_json(body) if codec.is_json(delivery.data) else codec.pack(body)

@@ -19,10 +19,9 @@ from random import random
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.errors import CallTimeout, LinkDown, ReachError, SchemaInvalid
-from reach.policy import load as overload
 from reach.policy.lease import interval_s
 from reach.runtime import alone
-from reach.runtime.load import LoadMeter
+from reach.runtime.fitness import LOOK_S, Aside
 from reach.wire import codec, subjects
 from reach.wire.life import Goodbye, Heartbeat
 from reach.wire.registration import (
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from reach.bus.connection import Connection
     from reach.bus.framing import Delivery
     from reach.registry.cards import CardDirectory
+    from reach.runtime.fitness import Fitness
     from reach.runtime.job import Served
     from reach.runtime.membership import Membership
     from reach.wire.card import Card
@@ -53,9 +53,6 @@ ANSWER_S: Final = 1.0
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Pauses between registrations that nobody answered, spread by half."""
-
-LOOK_S: Final = 1.0
-"""How often an instance looks whether it has too much to do, or is on another link."""
 
 RELEASE_S: Final = 2.0
 """How long a leaving instance waits for the supervisor to put others in its place."""
@@ -77,6 +74,7 @@ class Registration:
         cards: CardDirectory,
         inflight: Callable[[], int],
         drain: Callable[[float | None], None],
+        fitness: Fitness,
     ) -> None:
         self._connection = connection
         self._membership = membership
@@ -85,7 +83,8 @@ class Registration:
         self._cards = cards
         self._inflight = inflight
         self._drain = drain
-        self._meter = LoadMeter()
+        self._fitness = fitness
+        self._aside = Aside(membership, cards, card.instance)
         self._term = self._revision = 0
         self._secret = ""
         self._lease_ttl_s = card.lease_ttl_s
@@ -99,8 +98,7 @@ class Registration:
         self._order: tuple[MembershipOrder, str] | None = None
         self._again = False
         self._failures = self._unheard = 0
-        self._retry_at = self._beat_at = 0.0
-        self._busy = False
+        self._retry_at = self._beat_at = self._told_at = 0.0
         self._wake = asyncio.Event()
         self._released = asyncio.Event()
         self._task: asyncio.Task[None] | None = None  # Owned: stop() ends and awaits it.
@@ -115,7 +113,8 @@ class Registration:
 
     async def start(self) -> None:
         """Take part; returns once it does. Raises `LinkDown` when the link ended meanwhile: the next one is used."""
-        self._meter.start()
+        self._fitness.start()
+        self._fitness.condition.on_change(self._on_condition)
         self._membership.listen(self._served)
         with suppress(LinkDown, CallTimeout):  # The next link, or the task in a moment, begins anew.
             await self._take_part()
@@ -156,7 +155,8 @@ class Registration:
 
     async def stop(self) -> None:
         """End: no more heartbeats, no more orders."""
-        self._meter.stop()
+        self._fitness.stop()
+        self._fitness.condition.off_change(self._on_condition)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -183,6 +183,11 @@ class Registration:
         if self._order is not None:
             await self._follow()
         self._look()
+        if not self.supervised and not self._leaving and self._joined and self._fitness.told is not None:
+            await self._aside.settle(self._fitness.told)
+
+    def _on_condition(self) -> None:
+        self._loop.call_soon_threadsafe(self._wake.set)
 
     def _must_register(self) -> bool:
         if self._again or not self._joined or self._link_of != _link_of(self._connection):
@@ -225,6 +230,7 @@ class Registration:
     async def _welcomed(self, answer: Registered) -> None:
         self._failures = 0
         self.supervised = True
+        self._aside.forget()
         self._term, self._revision = answer.term, answer.revision
         self._secret, self._lease_ttl_s = answer.secret, answer.lease_ttl_s
         if answer.status != "welcome":
@@ -327,35 +333,27 @@ class Registration:
     # -- signs of life --------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Say that we live when it is time, or when our load has become another matter."""
-        if self._loop.time() >= self._beat_at:
+        """Say that we live when it is time, or when how we find ourselves has become another matter."""
+        now = self._loop.time()
+        if now >= self._beat_at or self._fitness.moved(measured_s=now - self._told_at):
             self._beat()
-        elif self._loop.time() >= self._beat_at - self._pause_s() + LOOK_S:
-            found = self._meter.peek()
-            busy = overload.judge(
-                cpu=found.cpu, queue=self._queue(), rss_bytes=found.rss_bytes, was_busy=self._busy
-            )
-            if (busy is not None) != self._busy:
-                self._busy = busy is not None
-                self._beat()
-
-    def _pause_s(self) -> float:
-        return self._lease_ttl_s / 3
 
     def _beat(self) -> None:
-        found = self._meter.look()
+        fit = self._fitness.look()
         beat = Heartbeat(
             agent_id=self._card.agent_id,
             instance=self._card.instance,
             generation=self._card.generation,
             at=_now_ms(),
-            ready=not self._leaving,
+            ready=fit.ready and not self._leaving,
+            health=fit.health,
             inflight=self._inflight(),
             lease_ttl_s=self._lease_ttl_s,
-            queue=self._queue(),
-            cpu=found.cpu,
-            rss_bytes=found.rss_bytes,
-            loop_lag_ms=found.loop_lag_ms,
+            queue=fit.queue,
+            cpu=fit.load.cpu,
+            rss_bytes=fit.load.rss_bytes,
+            loop_lag_ms=fit.load.loop_lag_ms,
+            busy=fit.busy or "",
             term=self._term,
             revision=self._revision,
             tickets=self._membership.held,
@@ -366,12 +364,8 @@ class Registration:
         except LinkDown:
             self._unheard += 1
         jitter = random()  # noqa: S311 - spreading load, not a secret
-        self._beat_at = self._loop.time() + interval_s(
-            self._lease_ttl_s, failures=self._unheard, jitter=jitter
-        )
-
-    def _queue(self) -> int:
-        return sum(one.places.queued for one in self._served)
+        self._told_at = self._loop.time()
+        self._beat_at = self._told_at + interval_s(self._lease_ttl_s, failures=self._unheard, jitter=jitter)
 
     def _fitting(self) -> Card:
         """Give the card, without its schemas where they would not fit into a message."""

@@ -79,6 +79,9 @@ class Rate(_Message):
 class CapabilityCard(_Message):
     """One capability of one agent. Schemas are JSON Schema (top level is checked by callers).
 
+    `cost_weight` says how dear a call is, in a unit that its providers agree on: it counts beside the cheapest of its
+    tier (ROUTE-2).
+
     `reads` says that a call changes nothing, so that equal ones may share an answer; `dedupe` that a repeated write
     within a task gets the first result (IDEM-4).
     """
@@ -87,6 +90,7 @@ class CapabilityCard(_Message):
     description: str = ""
     kind: Literal["request", "stream", "task"] = "request"
     weight: float = Field(default=1.0, ge=0)
+    cost_weight: float | None = Field(default=None, gt=0)
     priority: int = 10
     idempotent: bool = False
     timeout_s: float | None = None

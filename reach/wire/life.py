@@ -23,8 +23,9 @@ class Heartbeat(_Message):
     """An instance is there. `at` is epoch milliseconds; `inflight` counts what its handlers are doing now.
 
     `queue` counts what waits for a place, `cpu` is the share of its processors that its process used since the
-    last one (0 to 1), `loop_lag_ms` how late its loop was at worst. `term`, `revision` and `tickets` say which
-    order it followed last and what it holds, so that a lost order is found out.
+    last one (0 to 1), `loop_lag_ms` how late its loop was at worst, and `busy` why it should be given no calls by
+    its own measure. `term`, `revision` and `tickets` say which order it followed last and what it holds, so that a
+    lost order is found out.
     """
 
     agent_id: Token
@@ -39,6 +40,7 @@ class Heartbeat(_Message):
     cpu: float = Field(default=0.0, ge=0)
     rss_bytes: Whole = 0
     loop_lag_ms: float = Field(default=0.0, ge=0)
+    busy: str = ""
     term: Whole = 0
     revision: Whole = 0
     tickets: dict[str, Whole] | None = None

@@ -37,7 +37,7 @@ class Desk:
 
     def card(self, name: str, *, agent: str = "reader", generation: int = OLD, **fields: Any) -> Card:
         capability = CapabilityCard(
-            tag=CAP, **{k: fields.pop(k) for k in ("priority", "weight", "slow_ms") if k in fields}
+            tag=CAP, **{k: fields.pop(k) for k in ("priority", "weight", "slow_ms", "cost_weight") if k in fields}
         )
         return Card(
             agent_id=agent, instance=name, generation=generation, capabilities=(capability,), **fields

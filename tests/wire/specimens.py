@@ -464,7 +464,9 @@ def specimens() -> dict[str, Specimen]:
     card = Card(
         **ids,
         display_name="Zoë’s 发票",
-        capabilities=(CapabilityCard(tag="invoice.extract", idempotent=True, timeout_s=5.0),),
+        capabilities=(
+            CapabilityCard(tag="invoice.extract", idempotent=True, timeout_s=5.0, cost_weight=2.0),
+        ),
         labels={"tier": "gold"},
     )
     found = {
@@ -482,7 +484,11 @@ def specimens() -> dict[str, Specimen]:
     found["record"] = Specimen("record", "", _record().to_map())
     found["route"] = Specimen("route", "", _route().model_dump(mode="json"))
     for name, subject, message in (
-        ("heartbeat", f"reach.heartbeat.{INSTANCE}", Heartbeat(**ids, at=AT, inflight=3)),
+        (
+            "heartbeat",
+            f"reach.heartbeat.{INSTANCE}",
+            Heartbeat(**ids, at=AT, inflight=3, busy="101 requests wait"),
+        ),
         ("goodbye", f"reach.goodbye.{INSTANCE}", Goodbye(**ids, at=AT, reason="drain")),
         ("gone", f"reach.gone.{INSTANCE}.{AT}", Gone(instance=INSTANCE, generation=AT, at=AT + 500)),
         (
