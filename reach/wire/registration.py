@@ -178,8 +178,7 @@ class LeaderEntry(_Message):
 class InheritEntry(_Message):
     """How a provider of a more general name counts for a request (behaviour ROUTE-4), for those that nobody serves.
 
-    A capability's dotted prefix is more general than it, and so are its `parents`. What somebody registered has an
-    entry of its own, with the more general lanes in it.
+    A capability's dotted prefix is more general than it, and so are its `parents`. Who registered has an own entry.
     """
 
     mode: Literal["fallback", "weight", "off"] = "off"
