@@ -34,6 +34,7 @@ class Manner(NamedTuple):
     again: bool
     retry: bool
     hedge: bool
+    queue: bool
 
 
 def question_of(call: Call, *, without: str | None = None) -> Question:
@@ -52,7 +53,8 @@ def question_of(call: Call, *, without: str | None = None) -> Question:
 
 def manner_of(call: Call) -> Manner:
     """Give the manner in which a call is to be made."""
-    return Manner(call.around.again, call.options.retry, call.options.hedge)
+    options = call.options
+    return Manner(call.around.again, options.retry, options.hedge, options.queue)
 
 
 def rank_of(call: Call) -> int:

@@ -9,7 +9,7 @@ and cancellation; the record of each names the call that was made. Retries happe
 - Who leaves leaves alone. With the last one goes the call, at its agent too.
 - Nobody waits behind a lower priority: a call shares with its own priority and with higher ones; a higher one begins
   a flight, which those who follow share.
-- Calls inside a repeated request, and calls with other `retry` or `hedge`, fly apart.
+- Calls inside a repeated request, and calls with other `retry`, `hedge` or `queue`, fly apart.
 
 The tasks of flights are this client's, ended and awaited by `close`: no task group could hold them, since the call
 that began one may leave it before the others do.

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reach.call")
 
+CACHE: Final = "cache"
+"""The metrics' provider of an answer that was given again: no lane's latency is flattered by it."""
+
 _AGAIN: Final = frozenset({"retry", "retry_elsewhere"})
 """Decisions after which the record has another attempt, unless it says more."""
 
@@ -237,7 +240,9 @@ class Teller:
         if failure is None and lane is not None and not call.shared:
             lane.tally.good(latency_ms)
         elif not call.shared:  # Its waiters are counted.
-            self._metrics.call_finished(call.capability, call.provider, failure, latency_ms)
+            saved = call.saved
+            provider = CACHE if saved is not None and saved.cached else call.provider
+            self._metrics.call_finished(call.capability, provider, failure, latency_ms)
         if not self._recorder.wants(ok=outcome == "ok", now=now):
             return
         envelope = call.envelope

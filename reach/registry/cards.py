@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import difflib
 import json
+import math
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from random import random
@@ -20,7 +21,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from reach.errors import LinkDown, ReachError
-from reach.wire.card import CapabilityCard, Card
+from reach.wire.card import CapabilityCard, Card, Rate
 
 INFO: Final = "$SRV.INFO"
 CARD_KEY: Final = "reach.card"
@@ -346,8 +347,9 @@ class CardDirectory:
 def merged(found: list[CapabilityCard]) -> CapabilityCard:
     """Say of a capability what is safe for every one of its instances.
 
-    Idempotent only if all say so; the longest timeout and the largest payload that any of them takes; a schema
-    only where all have the same, so that nothing is refused which one of them would take.
+    Idempotent, or a read, only if all say so; the longest timeout and the largest payload that any of them takes; a
+    schema only where all have the same, so that nothing is refused which one of them would take. An answer is kept, and
+    calls are merged, only where all say the same of it; of several rates the tightest holds.
     """
     first = found[0]
     if all(one is first or one == first for one in found):
@@ -360,10 +362,23 @@ def merged(found: list[CapabilityCard]) -> CapabilityCard:
             "timeout_s": slowest.timeout_s,
             "priority": min(one.priority for one in found),
             "max_payload_bytes": max(one.max_payload_bytes for one in found),
+            "reads": all(one.reads for one in found),
+            "dedupe": all(one.dedupe for one in found),
+            "task": any(one.task for one in found),
+            "cache": first.cache if all(one.cache == first.cache for one in found) else None,
+            "batch": first.batch if all(one.batch == first.batch for one in found) else None,
+            "rate": min((one.rate for one in found if one.rate is not None), key=_tightness, default=None),
             "limits": next((one.limits for one in found if one.limits is not None), None),
             "input_schema": schemas[0] if all(each == schemas[0] for each in schemas) else None,
             "output_schema": first.output_schema
             if all(one.output_schema == first.output_schema for one in found)
             else None,
         }
+    )
+
+
+def _tightness(rate: Rate) -> tuple[float, float]:
+    return (
+        math.inf if rate.calls is None else rate.calls / rate.per_s,
+        math.inf if rate.concurrent is None else rate.concurrent,
     )

@@ -325,12 +325,18 @@ async def test_a_mistake_in_a_parameter_is_its_callers_alone(fleet: Fleet, desk:
     """GUARD-5: structure is checked before anything is shared."""
     reply = await bus.request("desk.look", {"page": "one"})
     assert reply.error is not None
-    assert (Reason.SCHEMA, 0, 0) == (reply.error.reason, len(desk.asked), len(bus._core.outbound.thrift.sharing))
+    assert (Reason.SCHEMA, 0, 0) == (
+        reply.error.reason,
+        len(desk.asked),
+        len(bus._core.outbound.thrift.sharing),
+    )
 
 
 async def test_closing_the_bus_tells_who_waits(fleet: Fleet, desk: Desk) -> None:
     """CALL-5: no call is left waiting, and nothing runs on at the agent."""
-    async with reach.connect(settings=fleet.system.settings(Role.CALLER), recorder=fleet.recorder(fleet.sink)) as bus:
+    async with reach.connect(
+        settings=fleet.system.settings(Role.CALLER), recorder=fleet.recorder(fleet.sink)
+    ) as bus:
         await bus.cards.instances("desk.look")
         calls = begin(bus, 2)
         await eventually(lambda: desk.asked)

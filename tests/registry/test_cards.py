@@ -18,7 +18,7 @@ from reach.registry import cards
 from reach.registry.cards import CARD_KEY, CardDirectory, merged
 from reach.runtime import service
 from reach.runtime.service import Service
-from reach.wire.card import CapabilityCard, Card
+from reach.wire.card import Batch, Cache, CapabilityCard, Card, Rate
 
 
 def card_of(instance: str, *tags: str, generation: int = 1, **options: Any) -> Card:
@@ -306,3 +306,25 @@ def test_merging_does_not_depend_on_order(found: list[CapabilityCard]) -> None:
 def test_a_connection_is_a_link() -> None:
     """The directory asks of a connection what a connection has."""
     assert all(hasattr(Connection, name) for name in ("connected", "request_many"))
+
+
+def test_answers_are_shared_only_where_all_instances_say_so() -> None:
+    """GUARD-5: one instance that may change something, or keeps answers for another time, decides for all."""
+    reads = CapabilityCard(
+        tag="a.b", reads=True, cache=Cache(ttl_s=5), batch=Batch(by="id", into="a.many", many="ids")
+    )
+    writes = CapabilityCard(tag="a.b")
+    longer = reads.model_copy(update={"cache": Cache(ttl_s=60)})
+    other = merged([reads, writes])
+    assert (False, None, None) == (other.reads, other.cache, other.batch)
+    both = merged([reads, longer])
+    assert (True, None, reads.batch) == (both.reads, both.cache, both.batch)
+    assert merged([reads, reads.model_copy()]).cache == Cache(ttl_s=5)
+
+
+def test_of_several_rates_the_tightest_holds() -> None:
+    """GUARD-3: no instance is called more often than its card says."""
+    none = CapabilityCard(tag="a.b")
+    loose = CapabilityCard(tag="a.b", rate=Rate(calls=100, per_s=1))
+    tight = CapabilityCard(tag="a.b", rate=Rate(calls=100, per_s=60))
+    assert tight.rate == merged([loose, none, tight]).rate == merged([tight, loose]).rate
