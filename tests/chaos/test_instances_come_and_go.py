@@ -139,6 +139,7 @@ def failures(replies: dict[str, Reply]) -> dict[str, str]:
     }
 
 
+@pytest.mark.alone
 async def test_a_rolling_restart_under_load_loses_no_call(
     fleet: Fleet, shop: Shop, platform: subprocess.Popen[str]
 ) -> None:

@@ -116,6 +116,7 @@ async def test_a_blocked_loop_is_steered_around_and_comes_back(rig: SupervisorRi
     await telling
 
 
+@pytest.mark.alone
 async def test_when_all_hang_nobody_is_thrown_out(rig: SupervisorRig, own_rig: Rig) -> None:
     """Cases 8 and 28: with most of a lane silent it is the judgement that is ill; that is told, and health ignored."""
     peers = await own_rig.agents(3)

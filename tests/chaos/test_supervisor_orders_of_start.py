@@ -97,7 +97,16 @@ class Walk:
                 while not await self._right():  # noqa: ASYNC110 - several processes
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise AssertionError(f"after {self.log}: {self.held()}") from None
+            raise AssertionError(f"after {self.log}: {self.held()}; {await self._told()}") from None
+
+    async def _told(self) -> str:
+        """What there is to say about a walk that went wrong."""
+        alive = [platform.process.returncode is None for platform in self.platforms]
+        try:
+            rows = [(row.instance, row.state, row.why) for row in (await self.rig.rows()).values()]
+        except reach.ReachError as error:
+            return f"supervisors that run: {alive}; who leads answers {error!r}"
+        return f"supervisors that run: {alive}; instances: {rows}"
 
     def held(self) -> dict[str, int]:
         return {one.name: one.membership.tickets("job.do") for one in self.served}
@@ -117,7 +126,7 @@ class Walk:
             rows = (await self.rig.command(RouteVerb.INSTANCES)).instances
         except reach.ReachError:
             return False
-        there = {row.instance for row in rows if row.state not in {"unavailable", "draining"}}
+        there = {row.instance for row in rows if row.state not in {"unavailable", "draining", "left"}}
         return there == {one.name for one in self.served} and all(best)
 
     @property
