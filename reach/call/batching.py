@@ -12,13 +12,14 @@ with a batch, all who are in it are told; a value that it says nothing of fails 
 from __future__ import annotations
 
 import asyncio
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from reach.call.flight import Landed, shared_call
-from reach.call.question import Manner, Question, question_of
+from reach.call.question import Manner, Question, fresh, question_of
 from reach.faults import Executed, Reason
 from reach.wire.reply import Failure, Reply
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
+_log = logging.getLogger("reach.call")
+
 ABSENT_S: Final = 5.0
 """How long `into` is not asked after nobody served it: as long as an instance that failed is avoided."""
 
@@ -42,7 +45,8 @@ PATIENT: Final = 4
 MAX_ABSENT: Final = 1_000
 
 _POINTS: Final = (str, int, float)
-_NOBODY: Final = frozenset({Reason.NO_RESPONDERS, Reason.NOT_FOUND})
+_UNFIT: Final = frozenset({Reason.NO_RESPONDERS, Reason.NOT_FOUND, Reason.SCHEMA})
+"""Nobody serves `into`, or it does not take what the rule sends it: no fault of those who read."""
 
 
 class Gathering:
@@ -158,7 +162,12 @@ class Batches:
             reply = await self._out.request(rule.into, None, call.options, made=call)
         finally:
             self._thrift.leave(call)
-        if reply.error is not None and reply.error.reason in _NOBODY and reply.error.executed is Executed.NO:
+        error = reply.error
+        if error is not None and error.reason in _UNFIT and error.executed is Executed.NO:
+            if error.reason is Reason.SCHEMA:
+                _log.warning(
+                    "reads of %s cannot go as %s: %s", batch.key[0].capability, rule.into, error.message
+                )
             self._note_absent(rule.into)
             return
         _hand_out(batch, flights, reply, call.reach_id)
@@ -203,7 +212,7 @@ def _hand_out(batch: Gathering, flights: list[Flight], reply: Reply, reach_id: s
             if type(found) is list:
                 data = found[at]
             elif (name := _name_of(value)) in found:
-                data = found[name]
+                data = fresh(found[name])  # 1 and "1" have the same name.
             else:
                 missing = f"{rule.into} said nothing of {rule.by} {value!r}, which was asked for"
         part = replace(reply, data=data)

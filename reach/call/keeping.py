@@ -18,6 +18,7 @@ from reach.wire.reply import Reply
 
 if TYPE_CHECKING:
     from reach.call.call import Call
+    from reach.call.flight import Landed
     from reach.call.question import Question
     from reach.observe.metrics import Metrics
     from reach.registry.cards import CardDirectory
@@ -34,10 +35,13 @@ class KeptAnswer(NamedTuple):
     instance: str | None
     attempt: int
     reach_id: str
+    batched: bool
 
     def reply_to(self, call: Call, *, stale: bool = False) -> Reply:
         """Give it as the answer to a call."""
-        call.saved = Saved(self.reach_id, self.provider, self.instance, cached=True, stale=stale)
+        call.saved = Saved(
+            self.reach_id, self.provider, self.instance, cached=True, stale=stale, batched=self.batched
+        )
         return Reply(
             ok=True,
             data=self.data,
@@ -87,8 +91,9 @@ class Keeper:
         call.stale = kept
         return None
 
-    def keep(self, question: Question, card: CapabilityCard, reply: Reply, reach_id: str) -> None:
+    def keep(self, question: Question, card: CapabilityCard, landed: Landed) -> None:
         """Keep an answer that arrived just now, where its card says so and it is a good one."""
+        reply = landed.reply
         if card.cache is None or not reply.ok or reply.degraded:
             return
         try:
@@ -97,7 +102,9 @@ class Keeper:
             return  # Larger than what one message may be: it came in pieces, and is too large to keep.
         self.answers.keep(
             question,
-            KeptAnswer(packed, reply.provider, reply.instance, reply.attempt, reach_id),
+            KeptAnswer(
+                packed, reply.provider, reply.instance, reply.attempt, landed.reach_id, landed.batched
+            ),
             size=len(packed),
             now=monotonic(),
             face=self._face(card),

@@ -83,10 +83,10 @@ class Sharing:
         while True:
             flight = self._flights.get(key)
             if flight is None or flight.rank > rank:
-                flight = self._begin(key, call, rank)
+                flight, waiter = self._begin(key, call, rank)
             else:
+                waiter = self._join(flight, call)
                 self._out.metrics.coalesced.add(call.capability)
-            waiter = self._join(flight, call)
             try:
                 outcome = await waiter.future
             finally:
@@ -131,10 +131,11 @@ class Sharing:
 
     # -- the call that is made -----------------------------------------------------------------------
 
-    def _begin(self, key: tuple[Question, Manner], call: Call, rank: int) -> Flight:
+    def _begin(self, key: tuple[Question, Manner], call: Call, rank: int) -> tuple[Flight, Waiter]:
         flight = self._flights[key] = Flight(key, call, rank)
+        waiter = self._join(flight, call)  # First: a task may run at once.
         flight.task = self.spawn(self._fly(flight), f"reach shared {call.capability}")
-        return flight
+        return flight, waiter
 
     def _forget(self, flight: Flight) -> None:
         if self._flights.get(flight.key) is flight:
@@ -154,7 +155,7 @@ class Sharing:
                 closing = Failure.of(Reason.DISCONNECTED, executed=flight.made.executed)
                 landed = Landed(Reply(ok=False, error=closing), flight.made.reach_id)
             elif flight.call.card is not None:
-                self._keeper.keep(flight.question, flight.call.card, landed.reply, landed.reach_id)
+                self._keeper.keep(flight.question, flight.call.card, landed)
             for waiter in flight.waiters:
                 waiter.settle(landed)
 
