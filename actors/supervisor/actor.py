@@ -31,12 +31,13 @@ from actors.supervisor.answers import (
     service_of,
     stored,
 )
+from actors.supervisor.audits import Audits
 from actors.supervisor.boottime import boottime
 from actors.supervisor.commands import obey
 from actors.supervisor.fencing import Fencer
 from actors.supervisor.governor import Governor
 from actors.supervisor.leader import Election, Hold, Look, Step
-from actors.supervisor.letters import Letter, Moment
+from actors.supervisor.letters import Moment
 from actors.supervisor.post import Post
 from actors.supervisor.recovery import Reading, take_over
 from actors.supervisor.seal import Seal
@@ -82,6 +83,7 @@ class Supervisor(Actor):
         self._id = ids.new_id()
         self._election = Election(self._id)
         self._seal = Seal.of(self.connection.settings)
+        self._audits = Audits()
         self._inheritance = Inheritance.of(os.environ)
         self._stepped_at = -math.inf
         self._governor: Governor | None = None
@@ -119,6 +121,7 @@ class Supervisor(Actor):
             return
         moment = self._moment()
         self._stay(moment.now)
+        self._post.audits(self._audits, moment.now)
         if not self._election.leads(moment.now):
             self._step_down()
             return
@@ -254,6 +257,9 @@ class Supervisor(Actor):
         match kind:
             case "read":
                 self._read(rest, delivery)
+            case "audited":
+                if stored(delivery) is not None:
+                    self._audits.stored(int(rest))
             case "write" if governor is not None:
                 self._written(rest, delivery, governor)
             case "applied" if governor is not None and not delivery.no_responders:
@@ -336,10 +342,11 @@ class Supervisor(Actor):
         def done(request: Message) -> BaseModel:
             answer, audit = obey(verb, request.body, governor, moment)
             if audit is not None:
-                governor.outbox.append(Letter(subjects.audit("default"), audit.model_dump()))
+                self._audits.put(audit)
             return answer
 
         self._respond(delivery, done)
+        self._post.audits(self._audits, moment.now)
         self._send(governor, moment)
 
     # -- answering and sending ------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from actors.supervisor.answers import EXPECTED, GUARDED
+from actors.supervisor.audits import Audits
 from actors.supervisor.fencing import Fencer
 from actors.supervisor.governor import Governor
 from actors.supervisor.letters import Fence, Letter
 from reach.bus.connection import Connection
-from reach.wire import codec
+from reach.wire import codec, subjects
 from reach.wire.registration import ROUTES
 
 
@@ -49,6 +50,16 @@ class Post:
                 write.data,
                 reply=f"{self._inbox}.write.{governor.term}.{write.number}",
                 headers={EXPECTED: str(guard), **GUARDED} if write.bucket == ROUTES else None,
+            )
+
+    def audits(self, audits: Audits, now: float) -> None:
+        """Publish what is to be kept of who changed what, to be stored. Raises `LinkDown`; it is due again then."""
+        for number, entry in audits.due(now) if len(audits) else ():
+            self._connection.publish(
+                subjects.audit("default"),
+                codec.pack(entry.model_dump()),
+                reply=f"{self._inbox}.audited.{number}",
+                headers={"Nats-Msg-Id": f"{self._inbox}.{number}"},
             )
 
     def _reply_to(self, letter: Letter) -> str:

@@ -38,6 +38,7 @@ AGENT_BUCKETS = ("reach_idempotency", "reach_state")
 READ_STREAMS = ("REACH_TASK_EVENTS", "REACH_STREAMS")
 WORK_STREAM = "REACH_TASKS"
 RECORD_STREAM = "REACH_RECORDS"
+AUDIT_STREAM = "REACH_AUDIT"
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """NATS's own default; what is larger goes through the blob store."""
@@ -115,6 +116,7 @@ def permissions(role: Role) -> Permissions | None:
                     "reach.tasks.>",
                     "reach.unknowns.>",
                     *_read_stream(RECORD_STREAM),
+                    *_read_stream(AUDIT_STREAM),
                 ),
                 subscribe=(
                     *_CALLER_SUBSCRIBE,

@@ -8,6 +8,7 @@ relies on it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ DEDUPE_S: Final = 120.0
 """The window in which a script's `Nats-Msg-Id` counts: NATS's own default. Nothing of ours relies on it."""
 
 REPLICAS_IN_A_CLUSTER: Final = 3
+"""Copies of everything there, unless an operator says otherwise: one server may fail."""
+
 _NAME_IN_USE: Final = 10058
 
 ALL_QUEUED: Final = "task.event.queued.*.*.>"
@@ -73,8 +76,26 @@ COUNTERS: Final = Stream(
 )
 """What tasks have spent. In files: a restart of the server must not give a task its budget anew."""
 
-STREAMS: Final[tuple[Stream, ...]] = (*TASK_STREAMS, UNKNOWN, COUNTERS)
+AUDIT_KEPT_S: Final = 365 * DAY_S
+"""How long it can be read who changed what."""
+
+AUDIT: Final = Stream(name="REACH_AUDIT", subjects=("reach.audit.>",), max_age_s=AUDIT_KEPT_S)
+"""Who changed what, when and why: one entry a command."""
+
+STREAMS: Final[tuple[Stream, ...]] = (*TASK_STREAMS, UNKNOWN, COUNTERS, AUDIT)
 """Every stream that exists from the start."""
+
+
+def usual_replicas(server_info: Mapping[str, Any]) -> int:
+    """Give how many copies there should be by what a server says of itself: three in a cluster of three or more.
+
+    A cluster that does not advertise its members may be of any size: there too it is three, and whoever makes the
+    streams is told when that cannot be.
+    """
+    if not server_info.get("cluster"):
+        return 1
+    members = server_info.get("connect_urls") or ()
+    return REPLICAS_IN_A_CLUSTER if not members or len(members) >= REPLICAS_IN_A_CLUSTER else 1
 
 
 def config(stream: Stream, *, replicas: int = 1) -> api.StreamConfig:

@@ -32,8 +32,10 @@ from reach.bus.keys import Role
 from reach.bus.provision import provision
 from reach.bus.settings import Settings, resolve
 from reach.bus.state import StateFolder
+from reach.bus.streams import usual_replicas
 from reach.bus.translate import translate
 from reach.errors import ConfigError, LinkDown, ReachError
+from reach.policy.inherit import Inheritance
 from reach.runtime.child import ChildSpec, Escalated, RoleUnavailable
 from reach.runtime.host import Host
 from reach.runtime.sources import collect, given, installed
@@ -75,7 +77,7 @@ class Plan:
         url: A NATS of one's own; None is the server of the state folder.
         actors: More actors, as `[name=]module:attribute`.
         paths: Folders to import them from; they come last on the path and shadow nothing.
-        replicas: Copies of the buckets made here, in a cluster.
+        replicas: Copies of the buckets and streams; None is three in a cluster, else one.
         watch_stdin: Stop when standard input ends, as it does when whoever holds the other end dies.
     """
 
@@ -83,7 +85,7 @@ class Plan:
     url: str | None = None
     actors: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()
-    replicas: int = 1
+    replicas: int | None = None
     watch_stdin: bool = False
 
 
@@ -93,7 +95,7 @@ def platform_command(
     url: str | None = None,
     actors: Sequence[str] = (),
     paths: Sequence[Path] = (),
-    replicas: int = 1,
+    replicas: int | None = None,
     watch_stdin: bool = False,
 ) -> list[str]:
     """Give the command line of a platform process; see `Plan` for the arguments.
@@ -107,7 +109,7 @@ def platform_command(
         command += ["--actor", actor]
     for path in paths:
         command += ["--path", str(path.absolute())]
-    if replicas != 1:
+    if replicas is not None:
         command += ["--replicas", str(replicas)]
     if watch_stdin:
         command.append("--watch-stdin")
@@ -153,11 +155,13 @@ async def serve(plan: Plan) -> None:
     """
     if plan.watch_stdin:
         _check_stdin()
+    Inheritance.of(os.environ)  # The supervisor's; what is wrong there is told before anything starts.
     specs = load_actors(plan)
     connection = await connect_as(Role.PLATFORM, plan)
     try:
         with _nats_errors_told():
-            changed = await provision(connection.jetstream(), replicas=plan.replicas)
+            replicas = plan.replicas or usual_replicas(connection.server_info)
+            changed = await provision(connection.jetstream(), replicas=replicas)
         if changed:
             _log.info("stores made or changed: %s", ", ".join(changed))
 
@@ -290,7 +294,9 @@ def _parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--url", help="a NATS of your own, in place of the state folder's server")
     parser.add_argument("--actor", action="append", default=[], metavar="[NAME=]MODULE:CLASS")
     parser.add_argument("--path", action="append", default=[], type=Path, help="where to import them from")
-    parser.add_argument("--replicas", type=int, default=1, help="copies of the buckets, in a cluster")
+    parser.add_argument(
+        "--replicas", type=int, help="copies of all that is kept (default: 3 in a cluster, else 1)"
+    )
     parser.add_argument("--watch-stdin", action="store_true", help="stop when standard input ends")
     found = parser.parse_args(arguments)
     return Plan(

@@ -267,6 +267,10 @@ async def test_commands_are_audited(rig: SupervisorRig, until: Until) -> None:
             entry["why"],
         )
         assert ("closed" in entry["before"], "forced_open" in entry["after"]) == (True, True)
+        operator = (await rig.connection(Role.OPERATOR)).jetstream()
+        kept = await operator.get_last_msg("REACH_AUDIT", "reach.audit.default", direct=True)
+        assert kept.data is not None
+        assert entry == codec.unpack(kept.data)
 
 
 async def test_a_wrong_command_says_what_would_be_right(rig: SupervisorRig) -> None:

@@ -10,7 +10,7 @@ from nats.js import JetStreamContext, api
 from reach.bus.embedded import EmbeddedServer
 from reach.bus.keys import Role
 from reach.bus.provision import provision
-from reach.bus.streams import EVENTS_KEPT_S, TASK_STREAMS, config, corrections, faults
+from reach.bus.streams import EVENTS_KEPT_S, TASK_STREAMS, config, corrections, faults, usual_replicas
 from reach.errors import ConfigError
 
 EVENTS, QUEUE = TASK_STREAMS
@@ -120,3 +120,17 @@ def test_copies_are_raised_and_never_lowered() -> None:
 def test_what_no_stream_of_tasks_can_be(change: dict[str, object], reason: str) -> None:
     """Each property that would lose events is a reason of its own."""
     assert (reason,) == faults(replace(config(EVENTS), **change), EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        ({}, 1),
+        ({"cluster": "c"}, 3),
+        ({"cluster": "c", "connect_urls": ["a:1", "b:1", "c:1"]}, 3),
+        ({"cluster": "c", "connect_urls": ["a:1", "b:1"]}, 1),
+    ],
+)
+def test_three_copies_in_a_cluster_of_three(info: dict[str, object], expected: int) -> None:
+    """One server alone keeps one copy, and so do two, of which none may fail anyway."""
+    assert expected == usual_replicas(info)
