@@ -166,11 +166,12 @@ class Outbound:
                 self.thrift.leave(call)
             if giving_up is not None:
                 leave_round(call)
+        # 6 tell
+        reply = self.teller.tell(call, outcome)
         if not call.attempts:
             # Refused here, before anything was awaited: who calls in a tight loop must not keep the loop to itself.
             await asyncio.sleep(0)
-        # 6 tell
-        return self.teller.tell(call, outcome)
+        return reply
 
     # -- 1 prepare -----------------------------------------------------------------------------------
 
