@@ -157,10 +157,12 @@ def priority_of(text: str | None) -> Literal["core", "normal", "offline"] | None
             raise usage(message, fix="Right would be: --priority core, normal or offline")
 
 
-def hints(capability: str, failure: Failure) -> tuple[str, ...]:
+def hints(capability: str, failure: Failure, *, reach_id: str | None = None) -> tuple[str, ...]:
     """Say which command goes on from a failure."""
     from reach.faults import Code, Reason
 
+    if failure.reason is Reason.OUTCOME_UNKNOWN and reach_id is not None:
+        return (f"reach outcomes show {reach_id}",)
     if failure.reason in {Reason.NO_RESPONDERS, Reason.DEADLINE, Reason.DISCONNECTED}:
         return (f"reach doctor {capability}",)
     if failure.reason is Reason.NOT_FOUND and failure.code is Code.SCHEMA_INVALID:
@@ -192,10 +194,11 @@ async def _call(
             reply = await bus.request(capability, params, **chosen)
         except ValueError as error:
             raise _usage(error) from None
-    _print_reply(capability, reply, verbose=verbose, as_json=as_json)
+    print_reply(capability, reply, verbose=verbose, as_json=as_json)
 
 
-def _print_reply(capability: str, reply: Reply, *, verbose: bool, as_json: bool) -> None:
+def print_reply(capability: str, reply: Reply, *, verbose: bool, as_json: bool) -> None:
+    """Print what a call gave. Raises `typer.Exit` where it failed."""
     from reach.cli import output
     from reach.faults import Reason
     from reach.wire.reply import Failure
@@ -206,7 +209,9 @@ def _print_reply(capability: str, reply: Reply, *, verbose: bool, as_json: bool)
     elif failure is None:
         output.print_result(reply.data)
     else:
-        output.print_failure(failure, reach_id=reply.reach_id, hints=hints(capability, failure))
+        output.print_failure(
+            failure, reach_id=reply.reach_id, hints=hints(capability, failure, reach_id=reply.reach_id)
+        )
     if verbose:
         output.print_route(reply)
     if failure is not None:
@@ -238,7 +243,7 @@ async def _stream(
         ending = {"ok": failure is None, "parts": count, "error": failure and failure.to_map()}
         output.line(output.compact({**ending, "reach_id": reach_id}))
     elif failure is not None:
-        output.print_failure(failure, reach_id=reach_id, hints=hints(capability, failure))
+        output.print_failure(failure, reach_id=reach_id, hints=hints(capability, failure, reach_id=reach_id))
     if failure is not None:
         raise typer.Exit(exit_of(failure))
 

@@ -22,6 +22,7 @@ from reach.cli import (
     doctor,
     drain,
     exits,
+    outcomes,
     pipe,
     ps,
     route,
@@ -176,6 +177,12 @@ _add_group(
         ("export", schema.export, schema.EXPORT_EXAMPLES),
         ("show", schema.show, schema.SHOW_EXAMPLES),
     ),
+)
+_add_group(
+    STEER,
+    "outcomes",
+    "Calls of which nobody knows whether they were done: list, look into, resolve.",
+    outcomes.COMMANDS,
 )
 _add_group(
     STEER,

@@ -55,7 +55,10 @@ def finish(end: TaskEvent | None, *, as_json: bool) -> None:
         return
     failure = end.error or Failure.of(_NO_RESULT.get(end.state, Reason.UNMAPPED))
     if not as_json:
-        output.print_failure(failure, reach_id=None, hints=(f"reach task show {end.task_id}",))
+        hints = [f"reach task show {end.task_id}"]
+        if failure.reason is Reason.OUTCOME_UNKNOWN:
+            hints.append(f"reach outcomes show {end.task_id}")
+        output.print_failure(failure, reach_id=None, hints=hints)
     raise typer.Exit(exit_of(failure))
 
 
