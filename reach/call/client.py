@@ -21,6 +21,7 @@ from reach.bus.mux import Mux
 from reach.bus.settings import Settings, resolve
 from reach.bus.state import StateFolder
 from reach.call import ambient
+from reach.call.auto import Auto
 from reach.call.budgets import Budgets, task_budget
 from reach.call.inflow import StreamClocks
 from reach.call.options import NO_OPTIONS, CallOptions, Options
@@ -80,6 +81,7 @@ class Core:
         self.outbound.thrift.tolls += (self.budgets, self.quota)
         self.mux.serves = self.directory.serves
         self._tasks: Tasks | None = None  # Made at first use: it listens to an inbox of its own.
+        self.auto = Auto(self)
 
     @property
     def tasks(self) -> Tasks:
@@ -122,6 +124,8 @@ class Bus:
         """
         name = names.capability(capability)
         chosen = self._options.merged(options) if options else self._options
+        if chosen.mode == "auto":
+            return self._core.auto.request(name, env, chosen)
         # Not `async def` itself: one coroutine less for each call.
         return self._core.outbound.request(name, env, chosen)
 

@@ -45,6 +45,7 @@ class CallOptions(TypedDict, total=False):
     cache: bool
     queue: bool
     fallback: Any
+    mode: Literal["call", "auto"]
 
 
 @dataclass(slots=True)
@@ -57,7 +58,8 @@ class Options:
     `dedupe=False` lets a task repeat a write with the same parameters (IDEM-4); `cache=False` wants an answer of its
     own, neither kept nor shared (GUARD-5); `queue=True` waits within the deadline where all callers together have
     taken a capability's `rate` (GUARD-3); `fallback` is the value that takes the place of a result which is not to be
-    had (the reply is then `degraded`, BREAK-6).
+    had (the reply is then `degraded`, BREAK-6); `mode="auto"` lets `request` make a task of what takes longer than
+    30 s, where it is offered as one (CALL-11).
     """
 
     timeout_s: float | None = None
@@ -77,6 +79,7 @@ class Options:
     cache: bool = True
     queue: bool = False
     fallback: Any = NO_FALLBACK
+    mode: Literal["call", "auto"] = "call"
     carried: bool = field(init=False)
     """Whether the envelope has to say anything of them."""
 
@@ -129,7 +132,7 @@ _CARRIED: Final = (
 NO_OPTIONS: Final = Options()
 """The options of a call that has none; one object, so that asking is a comparison."""
 
-_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge", "cache", "queue"})
+_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge", "cache", "queue", "mode"})
 """Options of which a program uses the same few combinations over and over: those are checked once."""
 _MAX_KNOWN: Final = 256
 _merged_before: dict[tuple[tuple[str, object], ...], Options] = {}
@@ -143,6 +146,7 @@ _TOKENS: Final[tuple[Literal["target", "session_id", "task_id", "tenant"], ...]]
     "tenant",
 )
 _PRIORITIES: Final = ("core", "normal", "offline")
+_MODES: Final = ("call", "auto")
 _MAX_KEY: Final = 256
 
 
@@ -186,4 +190,8 @@ def _check(given: CallOptions) -> None:
     priority = given.get("priority")
     if priority is not None and priority not in _PRIORITIES:
         msg = f"priority is one of {', '.join(_PRIORITIES)}, not {priority!r}"
+        raise ValueError(msg)
+    mode = given.get("mode")
+    if mode is not None and mode not in _MODES:
+        msg = f"mode is one of {', '.join(_MODES)}, not {mode!r}"
         raise ValueError(msg)

@@ -40,6 +40,8 @@ class Task:
         self.capability = capability
         self.sequence: int | None = None
         """Where its submission stands among the events, where this handle submitted it."""
+        self.reach_id: str | None = None
+        """By which the records of its attempts are found, where this handle submitted it."""
         self.is_duplicate = False
         self.is_told = False
         """Whether its end is told to this client."""

@@ -92,6 +92,7 @@ class Tasks:
             callback=callback,
         )
         task = Task(self, event.task_id, tenant=tenant, capability=name)
+        task.reach_id = ids.reach_id_of(envelope.message_id)
         event.notify = self._notify
         is_first = self._waiting.setdefault(task.id, task) is task
         fingerprint = None if key is None else digest(envelope.payload)

@@ -116,7 +116,7 @@ class Agent:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """Names of what it serves."""
-        return (*self._served, *self._tasks)
+        return (*self._served, *(name for name in self._tasks if name not in self._served))
 
     def capability(  # noqa: PLR0913 - the facts of a card, each by its name
         self,
@@ -152,12 +152,13 @@ class Agent:
 
         `reads=True` says that a call changes nothing (and so is idempotent): equal calls under way share one answer,
         `cache` lets an answer be given again, `batch` merges calls. `dedupe=False` lets a task repeat a write with
-        the same parameters. Raises `NameRefused`, `TypeError`, `ValueError` at decoration for what could not be served.
+        the same parameters. A function may be a `task` of the same name as well: then calls with `mode="auto"` may
+        become tasks. Raises `NameRefused`, `TypeError`, `ValueError` at decoration for what could not be served.
         """
 
         def serve(function: F) -> F:
             tag = names.capability(name)
-            if tag in self.capabilities:
+            if tag in self._served:
                 raise ValueError(f"{self.agent_id} already serves {tag!r}: give one of the two another name")
             check_numbers(tag, timeout_s=timeout_s, max_concurrency=max_concurrency, queue=queue)
             frame = inspect.currentframe()
@@ -239,7 +240,7 @@ class Agent:
 
         def offer(function: F) -> F:
             tag = names.capability(name)
-            if tag in self.capabilities:
+            if tag in self._tasks:
                 raise ValueError(f"{self.agent_id} already serves {tag!r}: give one of the two another name")
             frame = inspect.currentframe()
             caller = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
@@ -275,8 +276,11 @@ class Agent:
             display_name=self.display_name,
             owner=self.owner,
             capabilities=(
-                *(served.card for served in self._served.values()),
-                *(task.card for task in self._tasks.values()),
+                *(
+                    served.card.model_copy(update={"task": True}) if name in self._tasks else served.card
+                    for name, served in self._served.items()
+                ),
+                *(task.card for name, task in self._tasks.items() if name not in self._served),
             ),
             supported_langs=self.langs,
             region=self.region,

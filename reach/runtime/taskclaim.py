@@ -98,8 +98,8 @@ class Claim:
 
     async def _gone_on(self, life: TaskLife, entries: list[Entry]) -> TaskLife:
         """Give the life with what others have written meanwhile, which the refused write has read already."""
-        if not entries or entries[0].sequence <= life.sequence:
-            return await self._history()  # Older events have ended with their time.
+        if not entries or entries[0].sequence <= life.sequence or not self._run.queued_at:
+            return await self._history()  # Older events have ended with their time, or are of another task.
         try:
             return fold(((entry.sequence, entry.event) for entry in entries), life)
         except IllegalMove:

@@ -37,6 +37,11 @@ class TaskContext:
         return self._run.task_id
 
     @property
+    def message_id(self) -> str:
+        """The id of its submission."""
+        return self._run.envelope.message_id
+
+    @property
     def capability(self) -> str:
         """The capability that was submitted to."""
         return self._run.offered.name

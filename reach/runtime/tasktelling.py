@@ -102,7 +102,7 @@ class TaskTeller:
     def _record(self, run: TaskRun, attempt: Attempt, *, outcome: Outcome) -> ReachRecord:
         envelope = run.envelope
         return ReachRecord(
-            reach_id=ids.reach_id(),
+            reach_id=ids.reach_id_of(envelope.message_id),
             at=run.worker.stream.now_ms(),
             capability=run.offered.name,
             kind="task",

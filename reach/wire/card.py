@@ -82,6 +82,8 @@ class CapabilityCard(_Message):
     `cost_weight` says how dear a call is, in a unit that its providers agree on: it counts beside the cheapest of its
     tier (ROUTE-2).
 
+    `task` says that the same work is offered as a task, too: then a call may become one (CALL-11).
+
     `reads` says that a call changes nothing, so that equal ones may share an answer; `dedupe` that a repeated write
     within a task gets the first result (IDEM-4).
     """
@@ -106,6 +108,7 @@ class CapabilityCard(_Message):
     cache: Cache | None = None
     batch: Batch | None = None
     rate: Rate | None = None
+    task: bool = False
 
     @property
     def is_thrifty(self) -> bool:

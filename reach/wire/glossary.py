@@ -122,6 +122,7 @@ MEANING: Final[dict[str, str]] = {
     "Batch.max": "How many calls are merged at most.",
     "window_ms": "Milliseconds for which calls are collected.",
     "rate": "How many calls all callers together may make.",
+    "CapabilityCard.task": "Whether the same work is offered as a task, too.",
     "Rate.calls": "Calls in any span of `per_s` seconds.",
     "per_s": "Seconds of that span.",
     "concurrent": "Calls under way at once.",

@@ -211,6 +211,11 @@ class Reply(Struct, omit_defaults=True, gc=False):
     blob: BlobRef | None = None
     trace: Trace | None = None
 
+    @property
+    def task(self) -> Any:
+        """The handle of the task that a call with `mode="auto"` has become; None for every other call."""
+        return None
+
     def unwrap(self) -> Any:
         """Give `data`, or raise the matching `ReachError`."""
         if self.ok:

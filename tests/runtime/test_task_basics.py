@@ -513,8 +513,12 @@ def test_what_cannot_be_a_task_is_refused_at_decoration() -> None:
         with pytest.raises(ValueError, match=r"strict\.task"):
             agent.task("strict.task", **wrong)(nothing)
     agent.capability("strict.taken")(nothing)
+    agent.task("strict.taken")(nothing)  # Both ways is no mistake (CALL-11); the same way twice is one.
+    assert ("strict.taken",) == agent.capabilities
     with pytest.raises(ValueError, match="already serves"):
         agent.task("strict.taken")(nothing)
+    with pytest.raises(ValueError, match="already serves"):
+        agent.capability("strict.taken")(nothing)
 
 
 async def test_the_wire_of_an_event_is_plain_msgpack(fleet: Fleet) -> None:
