@@ -21,6 +21,7 @@ from bench.report import Findings, own_versions, print_findings, verdicts, write
 from bench.stage import LABELS, Stage, open_stage
 from bench.startup import measure_startup
 from bench.tasks import measure_tasks
+from bench.workload import measure_workload
 
 RESULTS: Final = Path(__file__).with_name("results.md")
 
@@ -48,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.skip_tasks and REACH.name in given.only:
         quick = given.quick or given.seconds is not None
         findings.tasks = measure_tasks(seconds=0.3 if quick else 1.5, rounds=1 if quick else 3)
+    if not given.skip_workload and REACH.name in given.only:
+        small = given.quick or given.seconds is not None
+        findings.workload = measure_workload(seed=1, agents=4 if small else 12, tasks=3 if small else 8)
     if not given.skip_startup:
         findings.startup = measure_startup()
     if given.json:
@@ -59,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_document(findings, output)
         aside.print(f"Written to {output.name}.")
     missed = given.check and not all(verdict.kept for verdict in verdicts(findings))
-    return 1 if findings.failures or missed else 0
+    wrong = findings.workload is not None and (findings.workload.failed or findings.workload.different)
+    return 1 if findings.failures or wrong or missed else 0
 
 
 def _measure(stage: Stage, findings: Findings, aside: Console, *, profile_s: float) -> None:
@@ -143,6 +148,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", type=_seconds, metavar="S", help="how long each profile takes (4)")
     parser.add_argument("--concurrency", type=_loads, metavar="N,N", help="calls at a time (1,64,256,1000)")
     parser.add_argument("--skip-startup", action="store_true", help="do not measure importing and `reach up`")
+    parser.add_argument("--skip-workload", action="store_true", help="do not play the agents' workload")
     parser.add_argument("--skip-tasks", action="store_true", help="do not measure tasks")
     parser.add_argument("--check", action="store_true", help="fail when a promised bound is missed")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")

@@ -22,6 +22,7 @@ from bench.proofs import Proof
 from bench.stage import LABELS
 from bench.startup import IMPORT_LIMIT_MS, UP_LIMIT_S, Startup
 from bench.tasks import ROUND_TRIP, ROUND_TRIP_FLOOR, SUBMIT, SUBMIT_FLOOR, TaskLine
+from bench.workload import COLUMNS, LEAST_SAVED, Outcome, print_workload, rows_of, summary
 
 FLOORS: Final[Mapping[int, float]] = {64: 0.75, 256: 0.85, 1000: 0.85}
 """Behaviour SPEED-1: the share of bare nats-py's rate that a governed call must reach, by calls under way."""
@@ -47,6 +48,7 @@ class Findings:
     proofs: list[Proof] = field(default_factory=list)
     startup: Startup | None = None
     tasks: list[TaskLine] = field(default_factory=list)
+    workload: Outcome | None = None
     failures: list[str] = field(default_factory=list)
 
 
@@ -77,6 +79,11 @@ def verdicts(findings: Findings) -> list[Verdict]:
         if (share := {SUBMIT: SUBMIT_FLOOR, ROUND_TRIP: ROUND_TRIP_FLOOR}.get(task.way)) is not None:
             promise = f"Tasks: {task.way}, {task.concurrency} at a time, at least {share} of bare publishes"
             found.append(Verdict(promise, f"{task.ratio:.2f}", task.ratio >= share))
+    if findings.workload is not None:
+        promise = (
+            f"GUARD-6: at least {LEAST_SAVED:.0%} fewer downstream calls of agents, with the same results"
+        )
+        found.append(Verdict(promise, f"{findings.workload.saved:.0%}", findings.workload.kept))
     if findings.startup is not None:
         start = findings.startup
         promise = f"SPEED-6: `import reach` in less than {IMPORT_LIMIT_MS:.0f} ms"
@@ -169,6 +176,8 @@ def print_findings(findings: Findings, console: Console) -> None:
         seen = row[0]
     console.print(table)
     _print_tasks(findings, console)
+    if findings.workload is not None:
+        print_workload(findings.workload, console)
     for one in findings.profiles:
         console.print(
             f"\n{LABELS[one.contender]}, {one.side}: {one.us_per_call:.1f} µs of processor time a call"
@@ -215,6 +224,7 @@ def write_document(findings: Findings, path: Path) -> None:
         kept,
         TEXT_END,
         *_tasks(findings),
+        *_workload(findings),
         *_tail(findings),
     ]
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")
@@ -311,6 +321,22 @@ def _tasks(findings: Findings) -> list[str]:
         "nats-py. taskiq-nats runs its pull broker as it comes.",
         "",
         *_markdown(_TASK_COLUMNS, _task_rows(findings.tasks), left={"way"}),
+    ]
+
+
+def _workload(findings: Findings) -> list[str]:
+    outcome = findings.workload
+    if outcome is None:
+        return []
+    return [
+        "",
+        "## Calls that need not happen",
+        "",
+        f"{outcome.agents} simulated agents with {_count(outcome.tasks, 'task')} each plan, probe, fan out, repeat and",
+        "write, against real agents (`bench/workload.py`): once with each call made, once with cache, coalescing and",
+        f"batching. {summary(outcome)}",
+        "",
+        *_markdown(COLUMNS, rows_of(outcome), left={"capability"}),
     ]
 
 
