@@ -200,6 +200,7 @@ class Agent:
                 timeout_s=timeout_s or (120.0 if is_stream(handler) else DEFAULT_TIMEOUT_S),
                 is_stream=is_stream(handler),
             )
+            self._check_both(tag)
             return function
 
         return serve
@@ -252,9 +253,18 @@ class Agent:
                 place=lambda handler: executor_for(handler, executor, max_concurrency),
                 offloaded=executor == "process",
             )
+            self._check_both(tag)
             return function
 
         return offer
+
+    def _check_both(self, tag: str) -> None:
+        """Refuse what is offered both ways, and idempotent only one way. Raises `ValueError`."""
+        served, task = self._served.get(tag), self._tasks.get(tag)
+        if served is not None and task is not None and served.card.idempotent != task.card.idempotent:
+            raise ValueError(
+                f"{tag!r} is the same work as a capability and as a task: say idempotent=True of both, or of neither"
+            )
 
     def on_start(self, hook: Hook) -> Hook:
         """Run `hook` (sync or async, no arguments) before the first request is taken."""

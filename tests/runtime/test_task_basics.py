@@ -515,6 +515,9 @@ def test_what_cannot_be_a_task_is_refused_at_decoration() -> None:
     agent.capability("strict.taken")(nothing)
     agent.task("strict.taken")(nothing)  # Both ways is no mistake (CALL-11); the same way twice is one.
     assert ("strict.taken",) == agent.capabilities
+    agent.capability("strict.half", idempotent=True)(nothing)
+    with pytest.raises(ValueError, match="of both, or of neither"):
+        agent.task("strict.half")(nothing)
     with pytest.raises(ValueError, match="already serves"):
         agent.task("strict.taken")(nothing)
     with pytest.raises(ValueError, match="already serves"):
