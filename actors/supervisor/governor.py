@@ -346,6 +346,8 @@ class Governor:
                 continue
             self.planner.touch(member.serves)
             if change.kind in ENDS:
+                if member.unproven:
+                    self.planner.never_there(member)
                 keep(self.scribe, member, ended=change.kind)
             if change.kind in {Kind.EXPIRED, Kind.LOST}:
                 gone = Gone(

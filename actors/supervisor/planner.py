@@ -162,7 +162,7 @@ class Planner:
             inputs[provider] = replace(known, breaker=told, bar=bar)
         ladder = self._ladders.setdefault(capability, Ladder())
         if trial:
-            ladder = _twin(ladder, self.entries.get(capability), now)
+            ladder = ladder.copy()
         return plan(
             capability,
             roster=roster,
@@ -213,8 +213,20 @@ class Planner:
             self._figures[key] = (now, lane.figures, lane.terms.quality)
         ladder = self._ladders[entry.capability] = Ladder()
         if not entry.last_resort and len(entry.tiers) <= 2:  # noqa: PLR2004 - one serves, one may return
-            ladder.resume([(tier.priority, tier.share) for tier in entry.tiers], now=now)
+            best = min((tier.priority for tier in entry.tiers), default=0)
+            ladder.resume(
+                [(tier.priority, tier.share) for tier in entry.tiers],
+                now=now,
+                failed={lane.priority for lane in entry.lanes if lane.priority < best},
+            )
         self._touched[entry.capability] = False
+
+    def never_there(self, member: Member) -> None:
+        """Take it that an instance that the buckets showed was not there any more: its tiers did not fail now."""
+        for capability, offered in member.serves.items():
+            ladder = self._ladders.get(capability)
+            if ladder is not None:
+                ladder.unsee(offered.priority)
 
     # -- figures --------------------------------------------------------------------------------------
 
@@ -282,11 +294,3 @@ def packed(entry: RouteEntry) -> bytes:
 
 def _lane_of(found: Plan, provider: str) -> LanePlan | None:
     return next((lane for lane in found.lanes if lane.provider == provider), None)
-
-
-def _twin(ladder: Ladder, entry: RouteEntry | None, now: float) -> Ladder:
-    """Give a ladder that stands where another does, to look from without moving it."""
-    twin = Ladder()
-    if entry is not None and not entry.last_resort and entry.tiers and ladder.phase != "nobody":
-        twin.resume([(tier.priority, tier.share) for tier in entry.tiers], now=now)
-    return twin

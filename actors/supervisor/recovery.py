@@ -104,6 +104,7 @@ def take_over(
             server=kept.server,
             connection=kept.connection,
             kept=kept,
+            unproven=True,
         )
         governor.roster.adopt(member, now=now)
         _stand(governor, member, exceptions.get(member.name), moment)

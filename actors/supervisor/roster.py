@@ -58,6 +58,8 @@ class Member:
     serves: dict[str, CapabilityCard] = field(default_factory=dict)
     kept: CardEntry | None = None
     """What the bucket of cards has of it."""
+    unproven: bool = False
+    """Whether only the bucket says that it is there: a new leader has not heard of it yet."""
 
     @property
     def name(self) -> str:
@@ -232,7 +234,7 @@ class Roster:
         member = self.members[card.instance]
         member.heard_at, member.server, member.connection = now, message.server, message.connection
         member.ended = None
-        member.linked = True
+        member.linked, member.unproven = True, False
         self._odd.add(card.instance)
         self._note(member, heard.change, now)
         if heard.change is not None and heard.change.kind is Kind.REGISTERED:
@@ -261,7 +263,7 @@ class Roster:
         member = self.members.get(beat.instance)
         if heard.answer != "welcome" or member is None:
             return heard, False
-        member.heard_at = now
+        member.heard_at, member.unproven = now, False
         member.inflight, member.queue, member.cpu = beat.inflight, beat.queue, beat.cpu
         member.rss_bytes, member.loop_lag_ms = beat.rss_bytes, beat.loop_lag_ms
         busy = beat.busy or load.judge(
@@ -283,6 +285,8 @@ class Roster:
         """Take in a sign of life of an instance in doubt; whether its standing changed: then it warms up."""
         ended = self._doubts.alive(instance, now)
         member = self.members.get(instance)
+        if member is not None:
+            member.unproven = False
         if ended not in {Doubt.STEERED, Doubt.FENCED} or member is None:
             return False
         member.warm_since = now

@@ -11,7 +11,8 @@ returning     mostly the tier that stood in, and a growing part to the better on
 last resort   the best tier whose lanes only a breaker bars (panic rule): for those who may
 ============  =============================================================================================
 
-Falling is at once, coming back is gradual. `moves` puts what a new standing means for memberships in order:
+Falling is at once. A tier that failed, or whose breaker was open, comes back gradually; one that is there for the first
+time takes over at once, whoever came before it. `moves` puts what a new standing means for memberships in order:
 promote first, withdraw when that is confirmed. `eject` is the panic rule inside a lane: with most of it
 "unhealthy" it is the judgement that is ill (design, section 5; cases 8 and 28).
 """
@@ -128,7 +129,7 @@ class Ladder:
         ramp: What part of the calls a tier that is back gets, by the seconds since it came back.
     """
 
-    __slots__ = ("_better", "_phase", "_ramp", "_since", "_tier")
+    __slots__ = ("_better", "_failed", "_phase", "_ramp", "_seen", "_since", "_tier")
 
     def __init__(self, *, ramp: Ramp = WARM_UP) -> None:
         self._ramp = ramp
@@ -136,17 +137,36 @@ class Ladder:
         self._tier: int | None = None  # That serves; while one returns: that stands in.
         self._better: int | None = None  # That returns.
         self._since = 0.0
+        self._seen: set[int] = set()  # Tiers that took calls at some time,
+        self._failed: set[int] = set()  # and those of them that do no more, or that a breaker barred.
 
     @property
     def phase(self) -> Phase:
         """What is going on, as of the last look."""
         return self._phase
 
-    def resume(self, shares: Sequence[tuple[int, float]], *, now: float) -> None:
+    def copy(self) -> Ladder:
+        """Give another one that stands where this one does."""
+        twin = Ladder(ramp=self._ramp)
+        twin._phase, twin._tier, twin._better, twin._since = (
+            self._phase,
+            self._tier,
+            self._better,
+            self._since,
+        )
+        twin._seen, twin._failed = set(self._seen), set(self._failed)
+        return twin
+
+    def unsee(self, priority: int) -> None:
+        """Take it that a tier was not there: who was believed to be in it never answered."""
+        self._seen.discard(priority)
+
+    def resume(self, shares: Sequence[tuple[int, float]], *, now: float, failed: Iterable[int] = ()) -> None:
         """Take over the tiers in use from the table, best first, as (priority, share): for a new leader.
 
         A return goes on from the beginning of the step that it had reached. What the table calls its last
-        resort, and a table without tiers, is nothing to go on from.
+        resort, and a table without tiers, is nothing to go on from. `failed` are the better tiers that it names: they
+        come back gradually.
 
         Raises:
             ValueError: this ladder has looked already, or there are more than two tiers in use.
@@ -155,6 +175,7 @@ class Ladder:
             raise ValueError(f"a new ladder resumes at most two tiers, not {len(shares)} when {self._phase}")
         if not shares:
             return
+        self._failed.update(failed)
         (best, part), (tier, _) = shares[0], shares[-1]
         self._go(Phase.SETTLED, tier)
         if best != tier:
@@ -165,12 +186,19 @@ class Ladder:
         """Judge the tiers anew: when an offer changed, and at the last standing's `next_at`."""
         known = tuple(offers)
         usable = usable_tiers(known)
+        self._note(known, usable)
         if usable:
             self._follow(usable, now)
         else:
             resort = last_resort(known)
             self._go(Phase.NOBODY if resort is None else Phase.LAST_RESORT, resort)
         return self._standing(tuple(sorted({offer.priority for offer in known})), now)
+
+    def _note(self, offers: tuple[Offer, ...], usable: tuple[int, ...]) -> None:
+        """Note which tiers have failed: those that took calls and do no more, and those that a breaker bars."""
+        barred = {offer.priority for offer in offers if offer.bar in {Bar.BREAKER, Bar.FORCED}}
+        self._failed |= (self._seen | barred) - set(usable)
+        self._seen |= set(usable)
 
     def _follow(self, usable: tuple[int, ...], now: float) -> None:
         """Settle on the best usable tier, or begin or go on returning to it."""
@@ -181,7 +209,7 @@ class Ladder:
                 tier = self._better  # It has most of the calls already: the next one returns from there.
             self._better = None
         stands_in = healthy and tier is not None and tier in usable and tier > best
-        if not stands_in:
+        if not stands_in or (best not in self._failed and self._better is None):
             self._go(Phase.SETTLED, best)
         elif self._better is None:
             self._go(Phase.RETURNING, tier, better=best)
@@ -192,6 +220,8 @@ class Ladder:
     def _go(self, phase: Phase, tier: int | None, *, better: int | None = None) -> None:
         if phase not in MOVES[self._phase]:
             raise ValueError(f"tiers cannot go from {self._phase} to {phase}")
+        if phase is Phase.SETTLED and tier is not None:
+            self._failed.discard(tier)
         self._phase, self._tier, self._better = phase, tier, better
 
     def _standing(self, tiers: tuple[int, ...], now: float) -> Standing:

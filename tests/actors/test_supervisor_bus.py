@@ -69,6 +69,23 @@ async def test_instances_that_were_there_before_are_taken_in(rig: SupervisorRig)
         assert (1, 0) == (early.membership.tickets("job.do"), spare.membership.tickets("job.do"))
 
 
+async def test_a_better_tier_that_comes_later_takes_over_with_its_registration(rig: SupervisorRig) -> None:
+    """ROUTE-1: a start is no recovery: tier 20 was first, tier 10 has all the calls one round trip later."""
+    async with rig.supervisor():
+        spare, _ = await rig.serve(agent("spare", priority=20))
+        assert 1 == spare.membership.tickets("job.do")
+        better, _ = await rig.serve(agent("reader"))
+        assert 1 == better.membership.tickets("job.do")
+
+        async def withdrawn() -> bool:
+            return spare.membership.tickets("job.do") == 0
+
+        await eventually(withdrawn, within_s=2)
+        entry = await rig.entry("job.do")
+        assert entry is not None
+        assert [(10, 1.0)] == [(tier.priority, tier.share) for tier in entry.tiers]
+
+
 async def test_an_instance_alone_in_a_worse_tier_serves(rig: SupervisorRig) -> None:
     """A tier-20 instance alone takes the calls, with a supervisor and without one."""
     alone, end = await rig.serve(agent("spare", priority=20))

@@ -37,7 +37,8 @@ class Desk:
 
     def card(self, name: str, *, agent: str = "reader", generation: int = OLD, **fields: Any) -> Card:
         capability = CapabilityCard(
-            tag=CAP, **{k: fields.pop(k) for k in ("priority", "weight", "slow_ms", "cost_weight") if k in fields}
+            tag=CAP,
+            **{k: fields.pop(k) for k in ("priority", "weight", "slow_ms", "cost_weight") if k in fields},
         )
         return Card(
             agent_id=agent, instance=name, generation=generation, capabilities=(capability,), **fields
@@ -447,6 +448,33 @@ def test_a_new_leader_goes_on_from_the_table(desk: Desk) -> None:
     assert {"ctl.a.ping", "ctl.b.ping", "ctl.c.ping", "ctl.s.ping"} == {
         letter.subject for letter in letters if letter.subject.endswith("ping")
     }
+
+
+@pytest.mark.parametrize(("answers", "tiers"), [(False, [(10, 1.0)]), (True, [(10, 0.2), (20, 0.8)])])
+def test_what_was_gone_before_a_leader_came_does_not_fail_under_it(
+    desk: Desk, answers: bool, tiers: list[tuple[int, float]]
+) -> None:
+    """ROUTE-1, LIFE-8: a start upon an old table is no recovery of what that shows; what had answered fails."""
+    desk.join("old")
+    desk.tick()
+    successor = Desk(term=2)
+    cards = {key: data for (bucket, key), data in desk.written.items() if bucket == CARDS}
+    routes = {key: data for (bucket, key), data in desk.written.items() if bucket == ROUTES}
+    take_over(successor.governor, cards=cards, routes=routes, moment=successor.moment)
+    if answers:
+        successor.governor.pong("old", successor.moment)
+        gone = Gone(instance="old", generation=OLD, at=1, cause="disconnected", capabilities=())
+        successor.governor.gone(gone, successor.moment)
+    else:
+        successor.now += 1
+        successor.governor.absent("old", successor.moment)
+    successor.tick()
+    successor.join("s", agent="spare", priority=20)
+    successor.tick()
+    assert [(20, 1.0)] == [(one.priority, one.share) for one in successor.entry.tiers]
+    successor.join("new")
+    successor.tick()
+    assert tiers == [(one.priority, one.share) for one in successor.entry.tiers]
 
 
 def test_a_damaged_entry_is_left_out(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:

@@ -118,8 +118,53 @@ def test_a_new_leader_goes_on_where_the_table_stands(
 ) -> None:
     """LIFE-8: a change of leaders neither jumps to a tier that is only returning nor begins its return anew."""
     ladder = Ladder()
-    ladder.resume(shares, now=0.0)
+    ladder.resume(shares, now=0.0, failed=(10,))
     assert expected == look(ladder, now, None, None)
+
+
+def test_who_was_not_in_the_table_takes_over_at_once_from_what_a_new_leader_found() -> None:
+    """ROUTE-1: a better tier that the table does not name is there for the first time."""
+    ladder = Ladder()
+    ladder.resume([(20, 1.0)], now=0.0)
+    assert (Phase.SETTLED, ((10, 1.0),)) == look(ladder, 1, None, None)
+
+
+@pytest.mark.parametrize("before", [(Bar.EMPTY, None), (Bar.EMPTY, Bar.EMPTY, None)])
+def test_a_better_tier_that_comes_for_the_first_time_takes_over_at_once(
+    before: tuple[Bar | None, ...],
+) -> None:
+    """ROUTE-1: whoever registers first at a start; that is no recovery."""
+    ladder = Ladder()
+    look(ladder, 0, *before)
+    assert (Phase.SETTLED, ((10, 1.0),)) == look(ladder, 0.1, None, *before[1:])
+
+
+def test_a_tier_that_left_and_comes_back_returns_gradually_and_the_next_time_too() -> None:
+    """ROUTE-1: it took calls before, so it is back; what it did before its full return counts no more."""
+    ladder = Ladder()
+    for begin in (0.0, 1000.0):
+        assert (Phase.SETTLED, ((10, 1.0),)) == look(ladder, begin, None, None)
+        assert (Phase.SETTLED, ((20, 1.0),)) == look(ladder, begin + 1, Bar.EMPTY, None)
+        assert (Phase.RETURNING, ((10, 0.2), (20, 0.8))) == look(ladder, begin + 2, None, None)
+
+
+def test_a_tier_that_never_answered_was_not_there() -> None:
+    """LIFE-8: what only the buckets of a platform that ended long ago showed does not make a start a recovery."""
+    ladder = Ladder()
+    look(ladder, 0, None, None)
+    ladder.unsee(10)
+    assert (Phase.SETTLED, ((20, 1.0),)) == look(ladder, 1, Bar.EMPTY, None)
+    assert (Phase.SETTLED, ((10, 1.0),)) == look(ladder, 2, None, None)
+
+
+def test_a_copy_stands_where_the_ladder_does_and_moves_alone() -> None:
+    """ROUTE-7: a dry run changes nothing."""
+    ladder = Ladder()
+    look(ladder, 0, OPEN, None)
+    twin = ladder.copy()
+    assert (Phase.RETURNING, ((10, 0.2), (20, 0.8))) == look(twin, 1, None, None)
+    assert Phase.SETTLED is ladder.phase
+    assert (Phase.RETURNING, ((10, 0.2), (20, 0.8))) == look(ladder, 500, None, None)
 
 
 def test_a_ladder_that_has_looked_does_not_resume() -> None:
@@ -202,6 +247,28 @@ def test_a_ladder_never_uses_what_is_not_usable(steps: list[tuple[list[Bar | Non
         assert standing.next_at is None or standing.next_at > now
     settled = ladder.look(known, now=now + 1_000)
     assert settled.phase is not Phase.RETURNING
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.booleans(), min_size=3, max_size=3), st.sampled_from([0.1, 10.0, 61.0])),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_only_who_took_calls_before_returns_gradually(steps: list[tuple[list[bool], float]]) -> None:
+    """ROUTE-1: over any history of comings and goings, a tier that is new has all calls as soon as it is the best."""
+    ladder, now = Ladder(), 0.0
+    been: set[int] = set()
+    for there, passed in steps:
+        now += passed
+        bars = [None if is_there else Bar.EMPTY for is_there in there]
+        standing = ladder.look(offers(*bars), now=now)
+        usable = [tier for tier, bar in zip((10, 20, 30), bars, strict=True) if bar is None]
+        if usable and usable[0] not in been:
+            assert ((usable[0], 1.0),) == standing.shares
+        been |= set(usable)
 
 
 def test_promotions_and_withdrawals_are_told_apart() -> None:
