@@ -67,19 +67,22 @@ class CrowdedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One call may begin. Give it back with `Gate.leave`."""
+    """One call may begin: with a unit of `slot`, if it was `counted`; with a place, if it is `held`."""
 
     slot: int
     shared: bool
+    counted: bool
+    held: bool
 
 
 class _Waiter:
-    __slots__ = ("deadline", "future", "queues")
+    __slots__ = ("deadline", "full", "future", "queues")
 
     def __init__(self, future: asyncio.Future[Grant], *, deadline: float, queues: bool) -> None:
         self.future = future
         self.deadline = deadline
         self.queues = queues
+        self.full: Full | None = None  # Why it still waits.
 
 
 class Gate:
@@ -135,9 +138,9 @@ class Gate:
 
     def leave(self, grant: Grant, *, used: bool) -> None:
         """End a call that was let in; not `used` where it was never sent: then its unit is there for others."""
-        if not used and self.limit.calls is not None:
+        if grant.counted and not used:
             self._returned.append(Taken(grant.slot, 1))
-        if self.limit.concurrent is not None:
+        if grant.held:
             self.holding -= 1
         if self._has_work():
             self._stir()
@@ -276,16 +279,14 @@ class Gate:
 
     def _hand_out(self, members: list[_Waiter], done: Settled, *, shared: bool) -> float:
         """Let in who was granted, refuse who does not wait; gives how long the others have to."""
-        given = 0
-        for waiter in members[: done.granted]:
-            given += 1
-            if waiter.future.done():  # It left meanwhile.
-                if self.limit.calls is not None:
-                    self._returned.append(Taken(done.slot, 1))
-                continue
-            if self.limit.concurrent is not None:
-                self.holding += 1
-            waiter.future.set_result(Grant(done.slot, shared))
+        limit, given = self.limit, done.granted
+        grant = Grant(done.slot, shared, counted=limit.calls is not None, held=limit.concurrent is not None)
+        for waiter in members[:given]:
+            self.holding += grant.held
+            if waiter.future.done():
+                self.leave(grant, used=False)  # It left meanwhile.
+            else:
+                waiter.future.set_result(grant)
         full = done.full
         if full is None:
             return 0.0
@@ -296,6 +297,7 @@ class Gate:
         for waiter in members[given:]:
             if waiter.future.done():
                 continue
+            waiter.full = full
             if not waiter.queues or (resets_s is not None and now + resets_s > waiter.deadline):
                 waiter.future.set_exception(CrowdedError(full, shared=shared))
         if resets_s is None:
@@ -304,9 +306,7 @@ class Gate:
 
     def _expire(self, waiter: _Waiter) -> None:
         if not waiter.future.done():
-            waiter.future.set_exception(
-                CrowdedError(None if self._full is None else self._full[0], shared=True)
-            )
+            waiter.future.set_exception(CrowdedError(waiter.full, shared=not self._is_down))
 
     # -- the ledger ----------------------------------------------------------------------------------
 

@@ -1,16 +1,20 @@
 """How often, and how many at once, all callers together may call: exactly, and told in full (GUARD-3, ERR-6)."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from itertools import count
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
 import reach
-from reach.bus.counters import STREAM
+from reach.bus.counters import STREAM, SharedCounts
 from reach.bus.keys import Role
 from reach.call.client import Bus
 from reach.faults import Executed, Reason
+from reach.policy.rate import RateLimit
 from tests.runtime.fleet import Fleet, eventually
 
 _numbers = count()
@@ -165,8 +169,19 @@ async def test_a_call_that_leaves_before_it_is_sent_costs_nothing(fleet: Fleet) 
     assert 3 == good(await burst(bus, desk, 5))
 
 
-async def test_without_a_store_a_process_admits_its_own_share(fleet: Fleet) -> None:
+@pytest.fixture
+async def own_fleet(own_system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Agents and callers on a server that the test may take parts away from."""
+    fleet = Fleet(own_system, tmp_path)
+    try:
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+async def test_without_a_store_a_process_admits_its_own_share(own_fleet: Fleet) -> None:
     """GUARD-3: where callers cannot be counted together each admits a quarter, and says so everywhere."""
+    fleet = own_fleet
     desk = Desk(calls=8, per_s=60)
     await fleet.serve(desk.agent)
     platform = await fleet.connect(Role.PLATFORM)
@@ -187,3 +202,48 @@ async def test_without_a_store_a_process_admits_its_own_share(fleet: Fleet) -> N
     await eventually(lambda: len(fleet.records) == 5)
     decisions = [record.attempts[-1].decision for record in fleet.records if record.ok]
     assert ["done local_share"] * 2 == decisions
+
+
+async def test_a_slow_way_to_the_store_admits_exactly_too(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GUARD-3: where the store answers late, units count from when they are had: never more in any window."""
+    write, let_in = SharedCounts.write, []
+
+    async def slow(self: SharedCounts, key: str, data: bytes, **options: Any) -> int:
+        await asyncio.sleep(0.15)
+        return await write(self, key, data, **options)
+
+    monkeypatch.setattr(SharedCounts, "write", slow)
+    desk = Desk(calls=4, per_s=0.5)
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    gate = bus._core.quota
+    pay = gate.pay
+
+    async def watched(call: Any, payer: Any) -> None:
+        await pay(call, payer)
+        let_in.append(monotonic())
+
+    monkeypatch.setattr(gate, "pay", watched)
+    assert 10 == good(await burst(bus, desk, 10, queue=True, timeout_s=10))
+    assert all(later - first >= 0.5 for first, later in zip(let_in, let_in[4:], strict=False))
+
+
+async def test_another_card_changes_the_limit(fleet: Fleet) -> None:
+    """What was let in under one limit is given back under another: nothing is counted twice, or below nothing."""
+    desk = Desk(calls=5, per_s=60)
+    desk.go.clear()
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    under_way = asyncio.ensure_future(bus.request(desk.stamp))
+    await eventually(lambda: desk.begun == 1)
+    gate = bus._core.quota._gates[desk.stamp, ""]
+    gate.limit = RateLimit(5, 60_000, 2)
+    desk.go.set()
+    await under_way
+
+    assert 0 == gate.holding
+    gate.limit = RateLimit(5, 60_000, None)
+    assert 4 == good(await burst(bus, desk, 6))
+    assert 0 == gate.holding

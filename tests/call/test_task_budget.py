@@ -1,7 +1,9 @@
 """Budgets of rounds and tasks: spent exactly, told in full, and never spent on what was not done (GUARD-4)."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,8 +154,21 @@ async def test_a_process_gives_back_what_it_holds(fleet: Fleet, monkeypatch: pyt
     assert 639 == sum([good(await spend(other, 50, task_id=task)) for _ in range(14)])
 
 
-async def test_without_a_store_a_task_spends_a_share(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def own_fleet(own_system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Agents and callers on a server that the test may take parts away from."""
+    fleet = Fleet(own_system, tmp_path)
+    try:
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+async def test_without_a_store_a_task_spends_a_share(
+    own_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """GUARD-4: where calls cannot be counted together each process spends a quarter, and the record says so."""
+    fleet = own_fleet
     monkeypatch.setenv("REACH_TASK_BUDGET_CALLS", "8")
     await fleet.serve(agent())
     platform = await fleet.connect(Role.PLATFORM)

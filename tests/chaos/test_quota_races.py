@@ -1,10 +1,16 @@
 """Limits of all callers together under races of processes: exactly so many, in any window (GUARD-3, GUARD-4)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import pytest
+
 import reach
+from reach.bus.provision import provision
+from reach.call.gate import DOWN_S
 from tests.chaos.quota_rig import Target, order, racers
 from tests.runtime.fleet import Fleet
 
@@ -67,8 +73,19 @@ async def test_no_window_has_more_than_the_limit(fleet: Fleet) -> None:
     assert len(let_in) > 50  # 10 in each 0.62 s would be 97.
 
 
-async def test_without_a_store_each_process_admits_its_share(fleet: Fleet) -> None:
-    """GUARD-3: callers that cannot be counted together admit a quarter each, flagged; then they are exact again."""
+@pytest.fixture
+async def own_fleet(own_system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Agents and callers on a server that the test may take parts away from."""
+    fleet = Fleet(own_system, tmp_path)
+    try:
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+async def test_without_a_store_each_process_admits_its_share(own_fleet: Fleet) -> None:
+    """GUARD-3: callers that cannot be counted together admit a quarter each, and say so; later they are exact again."""
+    fleet = own_fleet
     target = Target()
     lane = target.offer("alone.hit", reach.Rate(calls=40, per_s=600))
     await fleet.serve(target.agent)
@@ -81,6 +98,11 @@ async def test_without_a_store_each_process_admits_its_share(fleet: Fleet) -> No
     assert [["this process alone (1/4 of the limit while callers cannot be counted together)"]] * 3 == [
         one["owners"] for one in told
     ]
+    client = await fleet.stranger(reach.Role.PLATFORM)
+    await provision(client.jetstream())
+    await asyncio.sleep(DOWN_S)
+    told = await together(platform, "race", 3, capability=lane, calls=20, at=monotonic() + 0.1, task_id=None)
+    assert 40 == sum(one["good"] for one in told)
 
 
 async def test_a_task_spends_its_budget_over_all_processes(fleet: Fleet) -> None:
