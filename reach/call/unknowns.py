@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.bus.jetstream import JetStream, Unacknowledged
-from reach.errors import LinkDown, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
+from reach.errors import ConfigError, LinkDown, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
 from reach.policy.dedupe import key_of
 from reach.policy.fingerprint import digest
@@ -51,10 +51,10 @@ _NAMED: Final = 10
 
 
 def keeps_parameters(env: Mapping[str, str]) -> bool:
-    """Whether small parameters go into the list, so that an operator may send a call again. Raises `ValueError`."""
-    said = env.get(SETTING, "keep")
+    """Whether small parameters go into the list, so that an operator may send a call again. Raises `ConfigError`."""
+    said = env.get(SETTING) or "keep"
     if said not in {"keep", "off"}:
-        raise ValueError(f"{SETTING} is `keep` or `off`, not {said!r}")
+        raise ConfigError(f"{SETTING} is `keep` or `off`, not {said!r}")
     return said == "keep"
 
 

@@ -245,11 +245,11 @@ async def _do_again(bus: Bus, row: UnknownRow, *, timeout_s: float | None, as_js
         else:
             output.line(outcome.task_id)
         return
-    reply = await _sent(bus, outcome, timeout_s=timeout_s)
+    reply = await send_again(bus, outcome, timeout_s=timeout_s)
     print_reply(outcome.capability, reply, verbose=False, as_json=as_json)
 
 
-async def _sent(bus: Bus, outcome: UnknownOutcome, *, timeout_s: float | None) -> Reply:
+async def send_again(bus: Bus, outcome: UnknownOutcome, *, timeout_s: float | None) -> Reply:
     """Make the call as its caller made it. Whoever does so too gets the same reply: it has the same key."""
     chosen: CallOptions = {"tenant": outcome.tenant}
     if timeout_s is not None:

@@ -15,7 +15,7 @@ from reach.bus.jetstream import JetStream
 from reach.bus.keys import Role
 from reach.call import unknowns
 from reach.call.unknowns import Unknowns, keeps_parameters
-from reach.errors import ReachError
+from reach.errors import ConfigError, ReachError
 from reach.faults import Executed, Reason
 from reach.policy.dedupe import explicit_key, implicit_key
 from reach.policy.fingerprint import digest
@@ -169,7 +169,7 @@ async def test_parameters_may_be_kept_out(fleet: Fleet, monkeypatch: pytest.Monk
     await bus.request("secret.write", {"pin": 1234}, timeout_s=LATE_S)
 
     assert (await entered(fleet, bus, "secret.write")).parameters is None
-    with pytest.raises(ValueError, match="`keep` or `off`, not 'no'"):
+    with pytest.raises(ConfigError, match="`keep` or `off`, not 'no'"):
         keeps_parameters({"REACH_UNKNOWN_PARAMETERS": "no"})
 
 
