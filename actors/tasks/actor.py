@@ -154,7 +154,7 @@ class _Service:
             if row is None:
                 continue
             self._watch.note(row)
-            if row.life.has_ended and row.callback is not None:
+            if row.is_told_of(entry.event.state):
                 await self._owe(row, entry)
             if self._feed.caught_up:
                 self._caught_up.set()

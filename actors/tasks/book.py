@@ -51,6 +51,7 @@ class Row:
     ended_at: int = 0
     source: str | None = None
     callback: str | None = None
+    callback_states: frozenset[str] | None = None
     notify: str | None = None
     progress: dict[str, Any] | None = None
     question: dict[str, Any] | None = None
@@ -73,6 +74,12 @@ class Row:
     def ends_at(self) -> int:
         """When its time is up."""
         return self.expires_at or self.began_at + KEPT_MS - FORGET_MS
+
+    def is_told_of(self, state: TaskState) -> bool:
+        """Whether its callback is told of a state that it came to: of its ends, unless its submitter said which."""
+        if self.callback is None:
+            return False
+        return state.is_terminal if self.callback_states is None else state in self.callback_states
 
     def to_map(self) -> dict[str, Any]:
         """Give what is told of it."""
@@ -249,7 +256,9 @@ def _note(row: Row, event: TaskEvent) -> None:
     row.at = event.at
     row.silent = 0
     row.source = event.source if event.envelope is not None else row.source
-    row.callback = event.callback or row.callback
+    if event.callback is not None:
+        row.callback = event.callback
+        row.callback_states = None if event.callback_states is None else frozenset(event.callback_states)
     row.notify = event.notify or row.notify
     if event.envelope is not None:
         row.expires_at = event.envelope.expires_at or 0

@@ -164,7 +164,7 @@ class Ledger:
 
 
 def key_of(delivery: Delivery) -> str:
-    """Give the key of a delivery: one for each end of a task."""
+    """Give the key of a delivery: one for each event that is told of."""
     return f"to.{delivery.tenant}.{delivery.task_id}.{delivery.sequence}"
 
 

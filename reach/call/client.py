@@ -164,6 +164,7 @@ class Bus:
         env: Parameters = None,
         *,
         callback: str | None = None,
+        callback_states: Iterable[TaskState | str] | None = None,
         delay_s: float | None = None,
         at: datetime | None = None,
         **options: Unpack[CallOptions],
@@ -172,11 +173,13 @@ class Bus:
 
         `delay_s` or `at` say when it may begin; `timeout_s` is its whole time from then on (a day where left out). With
         an `idempotency_key` the task that was submitted under it before is given (`is_duplicate`). `callback` is an
-        address that is told of its end. Raises `ReachError` when it was not accepted.
+        address that is told of its end, or of the `callback_states` instead. Raises `ReachError` when it was not accepted.
         """
         name = names.capability(capability)
         chosen = self._options.merged(options)
-        return await self._core.tasks.submit(name, env, chosen, callback=callback, delay_s=delay_s, at=at)
+        return await self._core.tasks.submit(
+            name, env, chosen, callback=callback, callback_states=callback_states, delay_s=delay_s, at=at
+        )
 
     def task(self, task_id: str, *, tenant: str | None = None) -> Task:
         """Give the handle of a task that somebody submitted. Raises `NameRefused`."""

@@ -201,6 +201,7 @@ class Task:
             source=self._tasks.connection.who,
             envelope=first.envelope,
             callback=first.callback,
+            callback_states=first.callback_states,
         )
         try:
             await self._tasks.stream.append(event, after=life.sequence)

@@ -27,6 +27,8 @@ from reach.wire import codec, names, subjects
 from reach.wire.task import DEFAULT_TENANT, TaskEvent, TaskState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from reach.bus.blobs import Blobs
     from reach.bus.connection import Connection
     from reach.bus.framing import Delivery
@@ -67,6 +69,7 @@ class Tasks:
         options: Options,
         *,
         callback: str | None,
+        callback_states: Iterable[TaskState | str] | None = None,
         delay_s: float | None,
         at: datetime | None,
     ) -> Task:
@@ -74,6 +77,9 @@ class Tasks:
 
         Raises `ReachError`, and for mistakes of the program `TypeError`, `ValueError`, `NotOnTheWire`.
         """
+        states = None if callback_states is None else [TaskState(state).value for state in callback_states]
+        if states is not None and callback is None:
+            raise TypeError("callback_states are for a callback: give its address as well")
         now_ms = self.stream.now_ms()
         due = due_ms(now_ms, delay_s, at)
         envelope = self._envelope(name, given, options, from_ms=due or now_ms)
@@ -90,6 +96,7 @@ class Tasks:
             due=due,
             envelope=envelope,
             callback=callback,
+            callback_states=states,
         )
         task = Task(self, event.task_id, tenant=tenant, capability=name)
         task.reach_id = ids.reach_id_of(envelope.message_id)

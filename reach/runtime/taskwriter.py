@@ -114,7 +114,7 @@ class TaskWriter:
         )
         if first is not None:
             event.envelope, event.callback, event.notify = first.envelope, first.callback, first.notify
-            event.source = first.source
+            event.source, event.callback_states = first.source, first.callback_states
         async with self._turn:
             event.attempt, event.lost, event.run = self.attempt, self.lost, self.run
             event.checkpoint = self.checkpoint

@@ -312,6 +312,7 @@ MEANING: Final[dict[str, str]] = {
     "checkpoint": "Sequence of the event that holds the last checkpoint.",
     "envelope": "What was submitted; in the first event of a task.",
     "callback": "An address that is told of the task's end.",
+    "callback_states": "The states that `callback` is told of; the ends where left out.",
     "notify": "An inbox that is told of the task's end.",
     "sequence": "Its place in the stream; filled in by whoever reads it there.",
     "TaskOrder.attempt": "The attempt that is meant; at another one the order does nothing.",

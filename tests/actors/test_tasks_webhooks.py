@@ -11,8 +11,9 @@ from standardwebhooks import Webhook
 import reach
 from actors.tasks import courier, post
 from reach.bus.guard import ALLOW
+from reach.wire.task import TaskState
 from tests.actors.tasks_rig import Receiver, ask, delivery, looked_after, receiving
-from tests.runtime.fleet import Fleet
+from tests.runtime.fleet import Fleet, eventually
 
 
 @pytest.fixture
@@ -69,6 +70,27 @@ async def test_a_callback_is_a_signed_cloud_event(system: Any, fleet: Fleet, rec
     )
     assert event["id"] == got.headers["webhook-id"] == told["id"]
     assert [204] == [one["status"] for one in told["tries"]]
+
+
+@pytest.mark.usefixtures("_allowed")
+async def test_a_callback_is_told_of_the_states_that_were_asked_for(
+    system: Any, fleet: Fleet, receiver: Receiver
+) -> None:
+    """Each event of such a state is posted, under its own id; the end is not, where it was not asked for."""
+    bus = await fleet.connect()
+    async with looked_after(system):
+        task = await bus.submit(
+            "called.back", {"n": 1}, callback=receiver.url(), callback_states=["running", TaskState.QUEUED]
+        )
+        await task.end(timeout_s=10)
+        await eventually(lambda: len(receiver.posts) == 2)
+        await ask(system, "show", task_id=task.id)  # All events up to here have been read.
+        history = await task.history()
+
+    told = {post.event["type"].rpartition(".")[2]: post.event["id"] for post in receiver.posts}
+    assert {"queued": history[0].event_id, "running": history[1].event_id} == told
+    with pytest.raises(TypeError, match="address"):
+        await bus.submit("called.back", {}, callback_states=["running"])
 
 
 @pytest.mark.usefixtures("_allowed")

@@ -232,6 +232,7 @@ def task_events() -> dict[str, TaskEvent]:
                 payload={"period": "2025-01"}, message_id="m1", type="task", expires_at=AT + 5000
             ),
             callback="https://desk.example/hooks/tasks",
+            callback_states=["input_required", "completed"],
             notify="reply.c7m2kq4x.e.1",
         ),
         "task-failed": TaskEvent(

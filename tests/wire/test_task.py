@@ -79,7 +79,7 @@ def test_the_trace_of_a_submission_travels() -> None:
     event = task_events()["task-queued"]
     assert event.envelope is not None
     event.envelope.trace = Trace("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", [], 5)
-    event.callback = event.notify = None
+    event.callback = event.callback_states = event.notify = None
     cloud = to_cloud_event(event)
 
     assert "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" == cloud["traceparent"]
