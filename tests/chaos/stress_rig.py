@@ -28,6 +28,7 @@ from reach.observe.records import NullSink, Recorder
 from reach.policy.breaker_settings import BreakerSettings
 from reach.runtime.platform import READY, platform_command
 from reach.wire.reply import Reply
+from tests.chaos.judging_rig import judge_by
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = Path(__file__).with_name("stress_agent.py")
@@ -268,8 +269,8 @@ async def _platform(system: Any) -> AsyncIterator[None]:
 
 
 def patient(bus: Bus) -> Bus:
-    """Make the breakers of a caller, of lanes that it does not know yet, patient."""
-    bus._core.outbound.lanes._settings = PATIENT
+    """Make the breakers of a caller patient."""
+    judge_by(bus, PATIENT)
     return bus
 
 

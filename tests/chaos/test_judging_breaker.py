@@ -14,7 +14,7 @@ import pytest
 from reach.call.client import Bus
 from reach.call.lanes import Lane
 from reach.policy.breaker_settings import BreakerSettings
-from tests.chaos.judging_rig import Lanes, Load, reasons, tell
+from tests.chaos.judging_rig import Lanes, Load, judge_by, reasons, tell
 from tests.runtime.fleet import Fleet, eventually
 
 PER_S = 100
@@ -50,7 +50,7 @@ async def test_a_fault_opens_the_breaker_in_time(
     """BREAK-1, BREAK-5: at 100 calls/s it opens within its time, and then no call reaches the provider."""
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("one")
-    bus._core.outbound.lanes._settings = PATIENT
+    judge_by(bus, PATIENT)
     load = loaded(bus)
     await asyncio.sleep(WELL_S)
     assert {"ok"} == reasons(load.calls).keys()
@@ -75,7 +75,7 @@ async def test_recovery_closes_it_after_the_usual_wait(fleet: Fleet, tmp_path: P
     """BREAK-3: 10 s ± 20 % after it opened one call finds out; from then on all are answered."""
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("one")
-    bus._core.outbound.lanes._settings = PATIENT
+    judge_by(bus, PATIENT)
     lane = lane_of(bus, "one")
     lanes.behave("one", share=1.0, fault="5xx")
     load = loaded(bus)
@@ -96,7 +96,7 @@ async def test_storms_of_the_callers_own_making_open_nothing(fleet: Fleet, tmp_p
     """BREAK-2, case 17: 4xx, wrong parameters, cancellations, each for two seconds at 100 a second."""
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("one")
-    bus._core.outbound.lanes._settings = PATIENT
+    judge_by(bus, PATIENT)
     lane = lane_of(bus, "one")
     opened = []
     bus._core.outbound.lanes.moved = opened.append  # type: ignore[method-assign]  # to hear of any move
@@ -123,7 +123,7 @@ async def test_of_two_providers_the_good_one_has_the_calls(fleet: Fleet, tmp_pat
     """BREAK-1, BREAK-3, case 17: once open the bad one sees its probes only, one at a time, each lost to its caller."""
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("good", "bad")
-    bus._core.outbound.lanes._settings = BreakerSettings(wait_in_open_s=0.4)
+    judge_by(bus, BreakerSettings(wait_in_open_s=0.4))
     load = loaded(bus, per_s=2 * PER_S, idempotency_key="k", retry=False)
     await asyncio.sleep(1.0)
     lanes.behave("bad", share=1.0, fault="5xx", takes_s=0.1)

@@ -9,7 +9,7 @@ import pytest
 
 from reach.policy.retry import BACKOFF_BASE_S
 from reach.policy.retrybudget import RetryBudget
-from tests.chaos.judging_rig import NEVER_OPENS, Lanes, Load, reasons, tell
+from tests.chaos.judging_rig import NEVER_OPENS, Lanes, Load, judge_by, reasons, tell
 from tests.runtime.fleet import Fleet, eventually
 
 
@@ -17,7 +17,7 @@ async def test_a_lane_that_fails_everything_gets_at_most_a_fifth_more(fleet: Fle
     """RETRY-6: counted at the far end, a process of its own, with no breaker to help, at 200 calls/s for 4 s."""
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("one")
-    bus._core.outbound.lanes._settings = NEVER_OPENS
+    judge_by(bus, NEVER_OPENS)
     lanes.behave("one", share=1.0, fault="refuse")
     load = Load(lambda _: bus.request("lane.work", timeout_s=5), per_s=200)
     await asyncio.sleep(4.0)
@@ -38,7 +38,7 @@ async def test_a_thousand_callers_that_fail_together_do_not_come_back_together(
     """
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("one", places=2000)
-    bus._core.outbound.lanes._settings = NEVER_OPENS
+    judge_by(bus, NEVER_OPENS)
     bus._core.outbound.lanes.of("lane.work", "one").budget = RetryBudget(share=1.0)
     lanes.behave("one", share=1.0, fault="refuse")
     await asyncio.gather(*(bus.request("lane.work", timeout_s=10) for _ in range(1000)))
