@@ -1,8 +1,9 @@
 """The rules of callbacks: what a delivery is, what an answer means, when it is tried again (TASK-7).
 
-One event that a callback is told of, the task's end as a rule, is one delivery. Its id is the event's, the same over all tries, so a receiver that
-gets it twice knows. Only a 2xx is an acknowledgement: a redirect is a failure, since the address that was given is
-the one that is signed for; 410 says that nobody wants these any more, and turns the address off.
+One event that a callback is told of, the task's end as a rule, is one delivery. Its id is the event's, the same over
+all tries, so a receiver that gets it twice knows. Only a 2xx is an acknowledgement: a redirect is a failure, since the
+address that was given is the one that is signed for; 410 says that nobody wants these any more, and turns the address
+off.
 
 ======================  ======================================  ===============================================
 what                    number                                  where it comes from

@@ -173,7 +173,8 @@ class Bus:
 
         `delay_s` or `at` say when it may begin; `timeout_s` is its whole time from then on (a day where left out). With
         an `idempotency_key` the task that was submitted under it before is given (`is_duplicate`). `callback` is an
-        address that is told of its end, or of the `callback_states` instead. Raises `ReachError` when it was not accepted.
+        address that is told of its end, or of the `callback_states` instead. Raises `ReachError` when it was not
+        accepted.
         """
         name = names.capability(capability)
         chosen = self._options.merged(options)

@@ -70,8 +70,8 @@ class TaskEvent(Struct, kw_only=True, omit_defaults=True, gc=False):
     `at` is epoch milliseconds of the broker. `attempt` counts starts of the handler, `lost` workers that were lost
     with the task, `run` how often it was submitted anew after its end. `envelope` is what was submitted: in the
     first event. `data` is what the state brings: the result, the progress, the question, the answer. `sequence` is
-    its place in the stream; whoever reads it there fills it in. `callback_states` are the states that `callback` is told
-    of; its ends where there are none.
+    its place in the stream; whoever reads it there fills it in. `callback` is told of its `callback_states`, of its
+    ends where there are none.
     """
 
     task_id: str
