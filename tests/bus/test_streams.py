@@ -6,11 +6,21 @@ from dataclasses import replace
 import nats
 import pytest
 from nats.js import JetStreamContext, api
+from nats.js.errors import APIError
 
 from reach.bus.embedded import EmbeddedServer
 from reach.bus.keys import Role
 from reach.bus.provision import provision
-from reach.bus.streams import EVENTS_KEPT_S, TASK_STREAMS, config, corrections, faults, usual_replicas
+from reach.bus.streams import (
+    COUNTERS,
+    COUNTERS_KEPT_S,
+    EVENTS_KEPT_S,
+    TASK_STREAMS,
+    config,
+    corrections,
+    faults,
+    usual_replicas,
+)
 from reach.errors import ConfigError
 
 EVENTS, QUEUE = TASK_STREAMS
@@ -99,6 +109,28 @@ async def test_subjects_that_another_stream_has_are_refused(jetstream: JetStream
         ConfigError, match="Stream REACH_TASK_EVENTS cannot be made: another stream already stores"
     ):
         await made(jetstream)
+
+
+async def test_numbers_are_counted_and_nothing_else(jetstream: JetStreamContext) -> None:
+    """Case 16: the stream of numbers takes what adds to one, refuses the rest, and keeps the last of each subject."""
+    await provision(jetstream, stores=(), streams=(COUNTERS,))
+    for _ in range(3):
+        await jetstream.publish("reach.count.test.a", b"", headers={"Nats-Incr": "2"})
+    with pytest.raises(APIError, match="increment"):
+        await jetstream.publish("reach.count.test.a", b"no number")
+    found = await jetstream.stream_info("REACH_COUNTERS")
+    last = await jetstream.get_last_msg("REACH_COUNTERS", "reach.count.test.a")
+
+    assert (1, COUNTERS_KEPT_S) == (found.state.messages, found.config.max_age)
+    assert b'{"val":"6"}' == last.data
+
+
+async def test_a_stream_that_does_not_count_is_refused(jetstream: JetStreamContext) -> None:
+    """Case 16: what was made without counting cannot be made to, and is refused with the cure."""
+    await jetstream.add_stream(name="REACH_COUNTERS", subjects=["reach.count.>"])
+
+    with pytest.raises(ConfigError, match="Stream REACH_COUNTERS cannot be used: it does not count"):
+        await provision(jetstream, stores=(), streams=(COUNTERS,))
 
 
 def test_copies_are_raised_and_never_lowered() -> None:
