@@ -2,8 +2,8 @@
 
 Least privilege by the table of subjects (docs: reference of subjects). The rules that carry weight:
 
-- Control (`ctl`, but `cancel` and `credit`), answers to `reach.route`, cards and the routing table:
-  platform only.
+- Control (`ctl`, but `cancel` and `credit`, and an agent's `ping`), answers to `reach.route`, cards and the routing
+  table: platform only.
 - An agent serves requests only inside the queue group `reach`: a plain subscriber would silence NATS's "no
   responders" answer, on which failing fast rests, so the broker refuses it.
 - Replies to our own inboxes and to `_INBOX` are granted outright, which costs the server no bookkeeping;
@@ -287,6 +287,7 @@ _CALLER_SUBSCRIBE = (*_INBOXES, "reach.gone.>", "task.event.>", "stream.>")
 
 _AGENT_PUBLISH = (
     *_INBOXES,
+    "ctl.*.ping",  # Whoever waits for a call that another instance has asks whether that one is there.
     "reach.register",
     "reach.heartbeat.>",
     "reach.goodbye.>",

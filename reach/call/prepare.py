@@ -70,6 +70,7 @@ def envelope_of(given: object) -> Envelope:
             prefer=codec.wire_form(given.prefer),
             trigger=codec.wire_form(given.trigger),
             trace=given.trace,
+            dedupe=given.dedupe,
         )
     if isinstance(given, dict) and is_envelope(given):
         return envelope_of(Envelope.from_map(given))
@@ -107,6 +108,8 @@ def prepare(
         _inherit(envelope, around)
     if options.carried:
         _apply(envelope, options)
+    if not options.dedupe:
+        envelope.dedupe = False
     wall_ms = int(time.time() * 1000)
     if around.trace_id is not None:
         envelope.trace = Trace(around.trace_id, ids.span_id(), [], around.started_at or wall_ms)
@@ -137,11 +140,7 @@ def prepare(
         max(now, deadline),
         card,
     )
-    if (
-        envelope.task_id is not None
-        or (card is not None and card.is_thrifty)
-        or (around.round is not None and around.round.purses)
-    ):
+    if envelope.task_id is not None or (around.round is not None and around.round.purses):
         call.thrifty = True
     return call
 

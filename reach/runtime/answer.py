@@ -53,8 +53,8 @@ class Answers:
     ) -> None:
         self._connection = connection
         self._blobs = blobs
-        self._provider = provider
-        self._instance = instance
+        self.provider = provider
+        self.instance = instance
         self._generation = generation
         self._held: deque[tuple[float, str, bytes]] = deque()
         self._held_bytes = 0
@@ -62,7 +62,7 @@ class Answers:
 
     def reply(self, ok: bool, *, data: Any = None, error: Failure | None = None) -> Reply:  # noqa: FBT001
         """Build a reply in this instance's name."""
-        return Reply(ok=ok, data=data, error=error, provider=self._provider, instance=self._instance)
+        return Reply(ok=ok, data=data, error=error, provider=self.provider, instance=self.instance)
 
     def refuse(
         self, reply_to: str, *, message_id: str, as_json: bool, failure: Failure, attempt: int = 1
@@ -80,7 +80,7 @@ class Answers:
         """Send a good result in one message of msgpack; False, and nothing sent, where it does not fit or cross."""
         if not codec.is_plain(value):
             return False
-        who, where = self._provider, self._instance
+        who, where = self.provider, self.instance
         reply = Reply(True, value, None, message_id, VERSION, who, where, attempt, latency_ms)  # noqa: FBT003 - quicker
         try:
             data = reply.pack()
@@ -117,7 +117,7 @@ class Answers:
     def accepted(self, job: Job) -> None:
         """Tell the caller which instance has its call, and whether a call inside it was made again."""
         job.accepted = True
-        body = {"instance": self._instance, "generation": self._generation, "provider": self._provider}
+        body = {"instance": self.instance, "generation": self._generation, "provider": self.provider}
         if job.marks.retried:
             body["retried"] = True
         self._frame(job, Frame(job.envelope.message_id, 0, "accepted", body))

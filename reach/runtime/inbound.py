@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from reach import ids
 from reach.bus.wheel import DeadlineWheel
 from reach.call import ambient
 from reach.call.context import Marks, enter, leave
-from reach.errors import NotExecuted, NotOnTheWire, ReachError, SchemaInvalid, Unreachable
+from reach.errors import SchemaInvalid, Unreachable
 from reach.faults import Executed, Reason
 from reach.policy.bulkhead import TAKEN, Full, Place
-from reach.runtime.answer import Answers, TooLargeForOne, failure_of
+from reach.runtime.answer import Answers
 from reach.runtime.context import Context
 from reach.runtime.crew import Crew
 from reach.runtime.job import EndedBy, Job, Served
+from reach.runtime.keyed import Keyed
 from reach.runtime.refusals import overloaded, too_large, where
+from reach.runtime.responder import ENDS, Responder, reach_id
 from reach.runtime.streaming import StreamRunner
 from reach.wire import codec, subjects
 from reach.wire.envelope import Envelope
-from reach.wire.reply import Failure, Reply
-from reach.wire.trace import MAX_HOPS, Hop, Trace
+from reach.wire.reply import Failure
 
 if TYPE_CHECKING:
     from reach.bus.blobs import Blobs
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from reach.bus.framing import Delivery
     from reach.call.client import Bus
     from reach.policy.bulkhead import Waiter
+    from reach.runtime.once import Once
     from reach.runtime.stall import StallGuard
 
 _log = logging.getLogger("reach.agent")
@@ -49,13 +49,6 @@ END_S: Final = 5.0
 
 _SOON_S: Final = 0.1
 """A job that must be over so soon has its place on the wheel at once: nobody looks at it before."""
-
-_ENDS: Final = {
-    EndedBy.DEADLINE: Reason.DEADLINE,
-    EndedBy.CANCEL: Reason.CANCELLED,
-    EndedBy.STOP: Reason.INSTANCE_GONE,
-}
-"""What a caller is told whose request was stopped from outside."""
 
 ACCEPT_AFTER_S: Final = 0.025
 """A handler that has not finished this long after receipt tells its caller who has the call (design, section 4)."""
@@ -71,9 +64,8 @@ class Inbound:
         blobs: Blobs,
         bus: Bus,
         guard: StallGuard,
+        once: Once,
         broker_time: BrokerTime,
-        agent_id: str,
-        instance: str,
         inbox: str,
     ) -> None:
         self._guard = guard
@@ -81,8 +73,8 @@ class Inbound:
         self._answers = answers
         self._blobs = blobs
         self._bus = bus
-        self._agent_id = agent_id
-        self._instance = instance
+        self._agent_id = answers.provider
+        self._instance = answers.instance
         self._loop = asyncio.get_running_loop()
         # Young jobs, oldest first. Most are answered before anybody looks: they never see the wheel.
         self._young: dict[Job, None] = {}
@@ -92,8 +84,11 @@ class Inbound:
         self._look: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         self._streams = StreamRunner(answers, inbox)
-        self._crew = Crew(
-            self._work, enter=partial(ambient.enter, bus), reset=leave, drained=answers.write_out
+        self._responder = Responder(answers)
+        self._by_key = Keyed(self, once, answers=answers, responder=self._responder, metrics=bus.metrics)
+        self._crew, self._keyed = (
+            Crew(work, enter=partial(ambient.enter, bus), reset=leave, drained=answers.write_out)
+            for work in (self.work, self._by_key.work)
         )
 
     @property
@@ -117,11 +112,14 @@ class Inbound:
         received = delivery.received
         timeout_s = served.timeout_s if envelope.timeout_ms is None else envelope.timeout_ms / 1000
         job = Job(served, envelope, delivery.reply, as_json, received, received + timeout_s)
-        refusal = self._refusal(job, len(delivery.data)) or self._take_place(job)
+        if envelope.idempotency_key is None and envelope.task_id is None:
+            refusal = self._refusal(job, len(delivery.data)) or self.take_place(job)
+        else:
+            refusal = self._refusal(job, len(delivery.data)) or self._by_key.admit(job, delivery.subject)
         if refusal is not None:
             served.refused += 1
             if job.wants_answer:
-                self._refuse(job, refusal)
+                self._responder.refuse(job, refusal)
             return
         self._young[job] = None
         if timeout_s < _SOON_S:
@@ -132,6 +130,8 @@ class Inbound:
             self._look = self._loop.call_at(received + ACCEPT_AFTER_S, self._look_after)
         if job.holds_slot:
             self._crew.submit(job)
+        elif job.waiter is None:
+            self._keyed.submit(job)
 
     def _parse(self, served: Served, delivery: Delivery) -> Envelope:
         envelope = Envelope.read(delivery.data) if delivery.data else Envelope()
@@ -157,7 +157,7 @@ class Inbound:
 
     # -- places --------------------------------------------------------------------------------------
 
-    def _take_place(self, job: Job) -> Failure | None:
+    def take_place(self, job: Job) -> Failure | None:
         """Take a place for the job, or one in the queue; the refusal where there is neither (GUARD-1, GUARD-2)."""
         served, priority = job.served, job.envelope.priority
         places = served.places
@@ -185,24 +185,16 @@ class Inbound:
             if job.slot:
                 self._wheel.discard(job, job.slot)
                 job.slot = self._wheel.add(job, job.due)
-            self._crew.submit(job)
+            (self._crew if job.run is None else self._keyed).submit(job)
 
     def _turn_away(self, job: Job, failure: Failure) -> None:
         """End a job that waited for a place, and did not get one."""
         job.waiter = None
+        self._by_key.leave(job)
         job.served.refused += 1
         if job.wants_answer:
-            self._refuse(job, failure)
-        self._forget(job)
-
-    def _refuse(self, job: Job, failure: Failure) -> None:
-        self._answers.refuse(
-            job.reply_to,
-            message_id=job.envelope.message_id,
-            as_json=job.as_json,
-            failure=failure,
-            attempt=job.envelope.attempt,
-        )
+            self._responder.refuse(job, failure)
+        self.forget(job)
 
     # -- control -------------------------------------------------------------------------------------
 
@@ -243,7 +235,7 @@ class Inbound:
             job.stop(why)
             return
         self._hand_on(job.served.places.leave(job.waiter))
-        self._turn_away(job, Failure.of(_ENDS[why], executed=Executed.NO))
+        self._turn_away(job, Failure.of(ENDS[why], executed=Executed.NO))
 
     def _look_after(self) -> None:
         """Take the jobs that are no longer young: they get a place on the wheel, and their callers a word."""
@@ -272,7 +264,8 @@ class Inbound:
 
     # -- the order of the work -----------------------------------------------------------------------
 
-    async def _work(self, job: Job, task: asyncio.Task[None]) -> None:
+    async def work(self, job: Job, task: asyncio.Task[None]) -> None:
+        """Do the work of a request that has its place, from its parameters to its answer."""
         handler = job.served.handler
         job.task = task
         value: Any = None
@@ -284,7 +277,7 @@ class Inbound:
             if job.ended_by is not None:
                 raise asyncio.CancelledError
             # 2 fetch what did not fit the message
-            params = job.envelope.payload if job.envelope.blob is None else await self._fetched(job)
+            params = job.envelope.payload if job.envelope.blob is None else await self.fetched(job)
             # 3 check
             context = Context(job, self._bus, self._instance) if handler.wants_context else None
             args, kwargs = handler.arguments(params, context)
@@ -298,72 +291,58 @@ class Inbound:
                 try:
                     value = await handler.function(*args, **kwargs)
                 finally:
-                    self._free(job)
+                    self.free(job)
                 value = handler.result(value)
             elif job.served.is_stream:
-                value = await self._streams.run(job, args, kwargs, on_late=partial(self._free, job))
+                value = await self._streams.run(job, args, kwargs, on_late=partial(self.free, job))
             else:
-                value = await job.served.executor.run(handler, args, kwargs, on_late=partial(self._free, job))
+                value = await self._offloaded(job, args, kwargs)
                 # 6 check the result
                 value = handler.result(value)
         except asyncio.CancelledError:
-            failure = self._ended(job)
+            failure = self._responder.ended(job)
         except BaseException as error:  # Whatever a handler raises becomes a reply.
             if isinstance(error, GeneratorExit) and asyncio.current_task(self._loop) is not task:
                 raise  # No handler raised it: the loop has ended, and this coroutine is thrown away.
-            failure = self._failure(job, error)
+            failure = self._responder.failure(job, error)
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
-        # 7 answer
+        # 7 answer; a call that has a key, once what became of it is kept
         try:
-            if job.wants_answer and not (failure is None and self._answer_small(job, value)):
-                await self._answer(job, value, failure)
+            if job.run is not None:
+                await self._by_key.answer(job, job.run, value, failure)
+            elif job.wants_answer and not (failure is None and self._answer_small(job, value)):
+                await self._responder.answer(job, value, failure)
         except asyncio.CancelledError:
-            failure = self._ended(job)
-            self._refuse(job, failure)
+            failure = self._responder.ended(job)
+            self._responder.refuse(job, failure)
         except Exception as error:  # noqa: BLE001 - what cannot be told must not leave its caller waiting
-            _log.error("an answer of %s was lost: %s [%s]", job.served.name, where(error), _reach_id(job))
+            _log.error("an answer of %s was lost: %s [%s]", job.served.name, where(error), reach_id(job))
             failure = Failure.of(Reason.BAD_RESULT)
-            self._refuse(job, failure)
+            self._responder.refuse(job, failure)
         finally:
             self._finish(job, failure)
         if interrupt is not None:
             raise interrupt  # It may be a person's Ctrl-C: the program still ends by it, its caller knows.
 
-    async def _fetched(self, job: Job) -> dict[str, Any]:
+    async def fetched(self, job: Job) -> dict[str, Any]:
+        """Fetch parameters that did not fit the message. Raises `ReachError`."""
         blob = job.envelope.blob or {}
         return codec.unpack(await self._blobs.get(blob, limit=job.served.card.max_payload_bytes))
 
-    def _free(self, job: Job) -> None:
+    async def _offloaded(self, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a handler in a thread or a process."""
+        if job.run is not None:
+            return await self._by_key.offloaded(job, job.run, args, kwargs)
+        served = job.served
+        return await served.executor.run(served.handler, args, kwargs, on_late=partial(self.free, job))
+
+    def free(self, job: Job) -> None:
         """Give the slot back: when the work no longer occupies it, which for a thread is when it returns (CALL-4)."""
         if job.holds_slot:
             job.holds_slot = False
             waiter = job.served.places.give_back()
             if waiter is not None:
                 self._hand_on(waiter)
-
-    def _ended(self, job: Job) -> Failure:
-        """Say what became of a job that was stopped from outside."""
-        task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
-        executed = Executed.MAYBE if job.started else Executed.NO
-        if job.ended_by is not None:
-            return Failure.of(_ENDS[job.ended_by], executed=executed)
-        # The handler cancelled itself: its own mistake, and nobody else's.
-        return Failure.of(Reason.HANDLER_ERROR)
-
-    def _failure(self, job: Job, error: BaseException) -> Failure:
-        """Say what a caller may know of an exception; the rest goes to the agent's own log, without values."""
-        if isinstance(error, NotExecuted):
-            _log.warning("%s did nothing: %s [%s]", job.served.name, where(error), _reach_id(job))
-            return Failure.of(Reason.HANDLER_ERROR, executed=Executed.NO)
-        known = failure_of(error)
-        if known is not None:
-            if not job.started:
-                known.executed = Executed.NO
-            return known
-        _log.error("%s failed: %s [%s]", job.served.name, where(error), _reach_id(job))
-        return Failure.of(Reason.HANDLER_ERROR)
 
     def _answer_small(self, job: Job, value: Any) -> bool:
         """Answer in the usual way: a good result, in one message that says nothing unusual. False where it is not."""
@@ -373,54 +352,6 @@ class Inbound:
             return False
         latency_ms = (monotonic() - job.received) * 1000
         return self._answers.good(job.reply_to, value, envelope.message_id, envelope.attempt, latency_ms)
-
-    async def _answer(self, job: Job, value: Any, failure: Failure | None) -> None:
-        # A result that was refused stays here: it may be anything.
-        data = value if failure is None else None
-        reply = self._answers.reply(ok=failure is None, data=data, error=failure)
-        reply.message_id = job.envelope.message_id
-        reply.attempt = job.envelope.attempt
-        reply.latency_ms = (monotonic() - job.received) * 1000
-        reply.retried = job.marks.retried
-        reply.cost = job.marks.cost
-        if not job.envelope.frames:
-            reply.reach_id = _reach_id(job)  # Our own callers know it; others read it here.
-        trace = job.envelope.trace
-        if trace is not None and (failure is not None or trace.hops):
-            reply.trace = self._traced(job, reply, trace)
-        if job.in_frames:
-            if failure is None:
-                self._answers.end(job, reply)
-            else:
-                self._answers.error(job, failure)
-            return
-        try:
-            self._answers.send(job, reply)
-        except TooLargeForOne:
-            await self._answer_large(job, reply)
-        except NotOnTheWire as error:
-            reply.ok, reply.data, reply.error = False, None, failure_of(error)
-            self._answers.send(job, reply)
-
-    async def _answer_large(self, job: Job, reply: Reply) -> None:
-        try:
-            await self._answers.send_large(job, reply)
-        except ReachError as error:
-            # It ran: whatever kept its result from being stored (no room, no time), nobody is told to try again.
-            message = error.message
-            if error.reason is not Reason.BAD_RESULT:
-                message = f"the agent finished, but its result could not be passed on: {message}"
-            failure = Failure.of(Reason.BAD_RESULT, message)
-            reply.ok, reply.data, reply.blob, reply.error = False, None, None, failure
-            self._answers.send(job, reply)
-
-    def _traced(self, job: Job, reply: Reply, trace: Trace) -> Trace:
-        """Give the trace with this node's hop and those of its nested calls: who sends hops asks for them."""
-        now_ms = int(time.time() * 1000)
-        status = "ok" if reply.error is None else reply.error.code.value
-        hop = Hop(self._instance, int(now_ms - reply.latency_ms), round(reply.latency_ms, 3), None, status)
-        hops = [*trace.hops, hop, *(job.marks.hops or ())][:MAX_HOPS]
-        return Trace(trace.trace_id, trace.span_id, hops, trace.started_at)
 
     def _finish(self, job: Job, failure: Failure | None) -> None:
         """Give everything back; a slot that a thread still holds follows when it returns."""
@@ -434,14 +365,14 @@ class Inbound:
             served.failed += failure is not None
             self._bus.metrics.request_served(served.name, failure, took_ms)
         if not job.handed_over:
-            self._free(job)
+            self.free(job)
         elif job.holds_slot:
             _log.warning(
-                "%s cannot be stopped and keeps its place until it ends [%s]", served.name, _reach_id(job)
+                "%s cannot be stopped and keeps its place until it ends [%s]", served.name, reach_id(job)
             )
-        self._forget(job)
+        self.forget(job)
 
-    def _forget(self, job: Job) -> None:
+    def forget(self, job: Job) -> None:
         """Let go of a job that has ended."""
         job.finished = True
         job.task = None
@@ -479,11 +410,8 @@ class Inbound:
             self._stop(job, EndedBy.STOP)
         await self.wait_idle(END_S)
         await self._crew.close(END_S)
+        await self._keyed.close(END_S)
         if self._look is not None:
             self._look.cancel()
             self._look = None
         self._wheel.close()
-
-
-def _reach_id(job: Job) -> str:
-    return ids.reach_id_of(job.envelope.message_id)

@@ -20,6 +20,7 @@ from reach.runtime.answer import Answers
 from reach.runtime.fitness import Fitness, limits_of
 from reach.runtime.inbound import Inbound
 from reach.runtime.membership import Membership
+from reach.runtime.once import Once
 from reach.runtime.registration import Registration
 from reach.runtime.service import Service
 from reach.runtime.stall import StallGuard
@@ -115,14 +116,20 @@ class Instance:
             generation=self.generation,
         )
         self._guard = StallGuard(self._connection)
+        self._once = Once(
+            self._connection,
+            self._core.blobs,
+            agent_id=self.agent_id,
+            instance=self.name,
+            generation=self.generation,
+        )
         self._inbound = Inbound(
             answers=answers,
             blobs=self._core.blobs,
             bus=self._bus,
             guard=self._guard,
+            once=self._once,
             broker_time=self._connection.broker_time,
-            agent_id=self.agent_id,
-            instance=self.name,
             inbox=f"{self._connection.inbox}.reader",
         )
         self._core.outbound.judge.on_retry = self._inbound.on_retry
@@ -187,6 +194,7 @@ class Instance:
         for one in self.served:
             await one.executor.close()
         await self._inbound.close()
+        await self._once.close()
         ambient.forget(self._bus)
         await self._guard.stop()
         await self._core.close()

@@ -21,6 +21,7 @@ from reach.wire.trace import Trace
 
 if TYPE_CHECKING:
     from reach.observe.metrics import Tally
+    from reach.runtime.keeper import Run
     from reach.runtime.signature import Handler
     from reach.wire.card import CapabilityCard
 
@@ -112,6 +113,8 @@ class Job(Struct, gc=False, eq=False):
     """How often its reader has given credit."""
     credit_waiter: asyncio.Future[None] | None = None
     sent_frames: int = 0
+    run: Run | None = None
+    """What it leads under its idempotency key."""
 
     def context(self, agent_id: str) -> CallContext:
         """Give what calls made inside the handler inherit (CALL-4)."""

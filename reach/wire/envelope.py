@@ -74,7 +74,8 @@ class Envelope(Struct, omit_defaults=True, gc=False):
     `timeout_ms` is what is left when it is sent; `expires_at` the same as epoch milliseconds of the broker.
     `frames` says that the sender understands frames; everybody else gets exactly one message back.
     `blob` (`{bucket, name, size}`) stands in for a payload that was too large for one message. `chain` names the
-    capabilities that this call is nested in: it never queues behind itself.
+    capabilities that this call is nested in: it never queues behind itself. `dedupe` is false where a task means to
+    repeat a write with the same parameters.
     """
 
     payload: dict[str, Any] = field(default_factory=_no_parameters)
@@ -99,6 +100,7 @@ class Envelope(Struct, omit_defaults=True, gc=False):
     blob: BlobRef | None = None
     trace: Trace | None = None
     chain: Annotated[list[str], Field(max_length=MAX_CHAIN)] | None = None
+    dedupe: bool = True
 
     def to_map(self) -> dict[str, Any]:  # noqa: C901, PLR0912 - a loop is twice as slow
         """Give the wire form; what has its default is left out."""
@@ -143,6 +145,8 @@ class Envelope(Struct, omit_defaults=True, gc=False):
             m["blob"] = self.blob
         if self.chain is not None:
             m["chain"] = self.chain
+        if not self.dedupe:
+            m["dedupe"] = False
         return m
 
     def pack(self) -> bytes:
@@ -230,6 +234,8 @@ class Envelope(Struct, omit_defaults=True, gc=False):
             trace = _trace(trace)
         if (chain := get("chain")) is not None and not _is_chain(chain):
             raise _wrong("chain", f"a list of at most {MAX_CHAIN} texts", chain)
+        if type(dedupe := get("dedupe", True)) is not bool:
+            raise _wrong("dedupe", "true or false", dedupe)
         return cls(
             payload,
             message_id,
@@ -253,6 +259,7 @@ class Envelope(Struct, omit_defaults=True, gc=False):
             blob,
             trace,
             chain,
+            dedupe,
         )
 
 

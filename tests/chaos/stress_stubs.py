@@ -13,13 +13,14 @@ from pydantic import BaseModel
 import reach
 from reach.bus.brokertime import BrokerTime
 from reach.bus.framing import Delivery
-from reach.errors import UpstreamFailure
+from reach.errors import LinkDown, UpstreamFailure
 from reach.faults import Reason
 from reach.observe.metrics import Metrics
 from reach.runtime.answer import Answers
 from reach.runtime.inbound import Inbound
 from reach.runtime.job import Served
 from reach.runtime.offer import of_its_own
+from reach.runtime.once import Once
 from reach.runtime.stall import StallGuard
 
 
@@ -33,6 +34,14 @@ class SilentLink:
         self.sent: dict[str, list[bytes]] = {}
         self.link = self
         self.denials: list[Callable[[str], None]] = []
+        self.broker_time = BrokerTime()
+        self.settings = SimpleNamespace(jetstream_domain="")
+
+    def send(self, *_: object) -> None:
+        """Have no store of keys: a link that is down."""
+        raise LinkDown
+
+    send_with_headers = send
 
     def publish(self, subject: str, data: bytes, *, reply: str = "", headers: object = None) -> None:
         self.sent.setdefault(subject, []).append(data)
@@ -108,9 +117,8 @@ class Pipeline:
             blobs=blobs,
             bus=bus,
             guard=StallGuard(link),
+            once=Once(link, blobs, agent_id="fuzzed", instance="fuzzed-aaaaaaaa", generation=1),
             broker_time=BrokerTime(),
-            agent_id="fuzzed",
-            instance="fuzzed-aaaaaaaa",
             inbox="reply.fuzzed.reader",
         )
         self._loop = asyncio.get_running_loop()
