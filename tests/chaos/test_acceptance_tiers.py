@@ -212,3 +212,27 @@ async def test_a_tier_that_dies_is_replaced_within_a_second(rig: SupervisorRig) 
     assert longest_s(plain.calls) < 1.0
     assert {"ok"} == set(ends(ours.calls))
     assert {("best", 0), ("spare", 1)} == {(call.by, call.level) for call in ours.calls}
+
+
+async def test_without_a_supervisor_callers_of_ours_fall_by_themselves(
+    own_system: Any, tmp_path: Path
+) -> None:
+    """ROUTE-1: nobody leads, and nothing was ever written: kill -9 of the best tier, and ours go to who stands by."""
+    await asyncio.to_thread(own_system.provision)
+    rig = SupervisorRig(own_system, tmp_path)
+    try:
+        (best,) = await served(rig, "best")
+        (spare,) = await served(rig, "spare", PRIORITY="20")
+        assert {"job.do": 0, "job.post": 0} == (await spare.ask("status"))["tickets"]
+        (ours,) = await callers(rig)
+        await ours.ask("steady", capability="job.post", per_s=OURS_S)
+        await asyncio.sleep(0.5)
+        at = best.kill()
+        await asyncio.sleep(1.0)
+        (seen,) = await ended(ours)
+        after = [call for call in seen.calls if call.at > at + 0.02]
+        tell(f"{ends(seen.calls)}; after the kill {shares_of((call.by, call.level) for call in after)}")
+        assert {"ok"} == set(ends(after))
+        assert {("spare", 1)} == {(call.by, call.level) for call in after}
+    finally:
+        await rig.close()
