@@ -232,6 +232,9 @@ class Governor:
     def digest(self, told: Outcomes, moment: Moment) -> None:
         """Add a client's digest up, and judge its lanes."""
         self._judged(self._judge.digest(told, moment), moment)
+        for lane, what in self._judge.hot:
+            self.alert("hot_spot", " ".join(lane), what, moment)
+        self._judge.hot.clear()
 
     def permit(self, ask: PermitAsk, moment: Moment) -> PermitAnswer:
         """Answer a caller that wants to probe a lane."""

@@ -6,7 +6,9 @@ ROUTE-4), it is that lane's, whose breaker and figures are one for all that it s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from reach.policy.hotspot import hottest
 
 if TYPE_CHECKING:
     from actors.supervisor.letters import Moment
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from reach.wire.registration import PermitAnswer, PermitAsk, PermitOutcome
 
 
+LOOK_EACH_S: Final = 5.0
+"""How often a hashed lane is looked at for an instance that has too many of its calls."""
+
+
 class Judge:
     """Takes outcomes in for one leader; gives the lanes (provider, capability) whose breaker is in another state."""
 
@@ -26,6 +32,9 @@ class Judge:
         self._ledger = ledger
         self._verdicts = verdicts
         self._planner = planner
+        self._looked_at: dict[Lane, float] = {}
+        self.hot: list[tuple[Lane, str]] = []
+        """Hashed lanes of which one instance has far more than its share, in words; to be taken out."""
 
     def digest(self, told: Outcomes, moment: Moment) -> list[Lane]:
         """Add a client's digest up, and judge its lanes; those that nobody knows are left out."""
@@ -46,7 +55,26 @@ class Judge:
             if self._verdicts.feed(judged, latencies, span_s=span_s, now=moment.now):
                 turned.append((lane.provider, lane.capability))
             self._planner.told(lane.provider, lane.capability, moment.now)
+            if self._planner.choice(lane.capability).strategy.name == "consistent_hash":
+                self._look_for_heat(lane.provider, lane.capability, moment)
         return turned
+
+    def _look_for_heat(self, provider: str, capability: str, moment: Moment) -> None:
+        """Notice an instance that has far more than its share (ROUTE-10)."""
+        key = (provider, capability)
+        book = self._ledger.book(*key)
+        if book is None or moment.now - self._looked_at.get(key, -LOOK_EACH_S) < LOOK_EACH_S:
+            return
+        self._looked_at[key] = moment.now
+        plan = self._planner.plans.get(capability)
+        lane = None if plan is None else next((one for one in plan.lanes if one.provider == provider), None)
+        if lane is None:
+            return
+        told, total = book.by_instance(moment.now)
+        found = hottest(told, {name: lane.factor(name) for name in lane.members}, total=total)
+        if found is not None:
+            name, times = found
+            self.hot.append((key, f"{name} has {times:.1f} times its share of the calls of a minute"))
 
     def _without_failing(self, lane: LaneOutcomes, moment: Moment) -> LaneOutcomes:
         """Note who of the lane fails alone, and take their calls out: they say nothing of the provider."""

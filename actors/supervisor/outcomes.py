@@ -99,20 +99,21 @@ def _merged(spans: Spans[Sketch], now: float) -> Sketch:
 class LaneBook:
     """Everything that was told of one lane."""
 
-    __slots__ = ("_day", "_hour", "_instances", "_latencies", "_short", "told_at")
+    __slots__ = ("_day", "_hour", "_instances", "_latencies", "_minute", "_short", "told_at")
 
     def __init__(self) -> None:
         self._short: Spans[Tally] = Spans(Tally, SHORT_S)
         self._day: Spans[Tally] = Spans(Tally, DAY_S)
         self._latencies: Spans[Sketch] = Spans(Sketch, SHORT_S)
         self._hour: Spans[Sketch] = Spans(Sketch, HOUR_S)
+        self._minute: Spans[Tally] = Spans(Tally, MINUTE_S)
         self._instances: dict[str, Spans[Tally]] = {}
         self.told_at = 0.0
 
     def add(self, told: LaneOutcomes, latencies: Sketch, now: float) -> None:
         """Take one digest's part in."""
         self.told_at = now
-        for spans in (self._short, self._day):
+        for spans in (self._short, self._minute, self._day):
             step = spans.at(now)
             step.calls += told.counted
             step.failed += told.failed
@@ -142,6 +143,11 @@ class LaneBook:
         """Give the share of successes of the last day; None without calls."""
         tally = _total(self._day, now)
         return 1 - tally.failed / tally.calls if tally.calls else None
+
+    def by_instance(self, now: float) -> tuple[dict[str, int], int]:
+        """Give the calls of the last minute of the instances that are told apart, and of the whole lane."""
+        told = {name: _total(spans, now).calls for name, spans in self._instances.items()}
+        return told, _total(self._minute, now).calls
 
     def failing(self, now: float) -> dict[str, str]:
         """Give the instances that fail while their neighbours do not, and what to say of each."""

@@ -31,6 +31,7 @@ class Account:
         "_in_a_row",
         "_ok_at_failure",
         "_reasons",
+        "_told_apart",
         "cost",
         "excused",
         "ok",
@@ -46,12 +47,19 @@ class Account:
         self.cost = 0.0
         self.sketch = Sketch()
         self.peers: dict[str, list[int]] | None = None
-        """Calls and failures by instance, while one of them has failed lately."""
+        """Calls and failures by instance, while one of them has failed lately, or they are to be told apart."""
+        self._told_apart = False
         self._failed = 0
         self._failed_at = 0.0
         self._in_a_row = 0
         self._ok_at_failure = -1
         self._reasons: dict[str, int] = {}
+
+    def tell_apart(self, wanted: bool) -> None:  # noqa: FBT001 - a fact
+        """Count by instance whether one has failed or not, for a lane whose keys decide who is called (ROUTE-10)."""
+        self._told_apart = wanted
+        if wanted and self.peers is None:
+            self.peers = {}
 
     @property
     def empty(self) -> bool:
@@ -105,7 +113,8 @@ class Account:
         self.sketch.clear()
         self._in_a_row, self._ok_at_failure = in_a_row, 0 if in_a_row else -1
         self._reasons = {}
-        self.peers = {} if self.peers is not None and now - self._failed_at < PEERS_S else None
+        asked = self._told_apart or (self.peers is not None and now - self._failed_at < PEERS_S)
+        self.peers = {} if asked else None
         return told
 
     def _latency(self, slow_ms: float) -> tuple[LatencySketch | None, int]:

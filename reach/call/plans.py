@@ -119,6 +119,7 @@ class Plans:
             breaker = told.breaker
             open_s = 0.0 if breaker.until is None else max(0.0, (breaker.until - now_ms) / 1000)
             self._lanes.tell(lane, breaker.state, now, why=breaker.why, open_s=open_s)
+            lane.account.tell_apart(entry.strategy.name == "consistent_hash")
         self._plan(capability, entry)
         p99s = [told.figures.p99_ms for told in entry.lanes if told.figures.p99_ms is not None]
         self._suspicion(capability, max(p99s, default=None))

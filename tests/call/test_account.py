@@ -88,3 +88,18 @@ def test_what_is_not_the_lanes_fault_breaks_no_row(counts: bool | None) -> None:
     account.bad(1.0, "SCHEMA", counts=counts, instance=None)
     told = take(account)
     assert (1, 1, 1) == (told.failed, told.excused, told.failed_in_a_row)
+
+
+def test_instances_are_told_apart_where_keys_decide() -> None:
+    """ROUTE-10: of a hashed lane every digest says who had how many calls, failures or not."""
+    account = Account()
+    account.tell_apart(True)
+    for span in range(2):
+        account.ok += 2
+        account.answered("a-aaaaaaaa")
+        account.answered("a-bbbbbbbb")
+        told = account.take("cap.x", "a", now=1000.0 + span, slow_ms=1e9)
+        assert {("a-aaaaaaaa", 1), ("a-bbbbbbbb", 1)} == {(one.instance, one.calls) for one in told.instances}
+    account.tell_apart(False)
+    account.take("cap.x", "a", now=1002.0, slow_ms=1e9)
+    assert None is account.peers
