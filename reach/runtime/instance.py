@@ -89,6 +89,12 @@ class Instance:
         """Requests in work."""
         return self._inbound.inflight
 
+    def _taken(self) -> list[tuple[tuple[str, ...], float]]:
+        return [((one.name, "agent"), one.places.used) for one in self.served]
+
+    def _waiting(self) -> list[tuple[tuple[str, ...], float]]:
+        return [((one.name,), one.places.queued) for one in self.served]
+
     def _queued(self) -> int:
         return sum(one.places.queued for one in self.served)
 
@@ -145,6 +151,8 @@ class Instance:
 
     async def join(self) -> None:
         """Take requests from now on."""
+        self._core.metrics.inflight.follow(self._taken)
+        self._core.metrics.queue_depth.follow(self._waiting)
         for one in self.served:
             one.tally = self._core.metrics.served_tally(one.name)
             await one.executor.start()
