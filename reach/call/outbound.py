@@ -109,10 +109,7 @@ class Outbound:
     async def request(
         self, capability: str, given: object, options: Options, *, made: Call | None = None
     ) -> Reply:
-        """Make one call; a failed one is a reply too. Raises only for mistakes of the program.
-
-        `made` is one that was prepared already: for several who wait for its answer.
-        """
+        """Make one call, or what is `made` already; a failed one is a reply, too. Raises for mistakes of programs."""
         # 1 prepare
         call = self.prepare(capability, given, options, kind="request") if made is None else made
         giving_up, asks = None, call.thrifty
@@ -186,7 +183,7 @@ class Outbound:
     ) -> Call:
         """Build the call; `default_s`, else its card when known, says how long it may take."""
         card = self.directory.known(capability)
-        return prepare(
+        call = prepare(
             capability,
             given,
             options,
@@ -196,6 +193,9 @@ class Outbound:
             default_s=card_timeout_s(card) if default_s is None else default_s,
             card=card,
         )
+        if capability in self.directory.thrifty:
+            call.thrifty = True
+        return call
 
     def _on_state(self, state: LinkState) -> None:
         if state is LinkState.CONNECTED:

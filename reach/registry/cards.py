@@ -88,6 +88,8 @@ class CardDirectory:
         self._by_capability: dict[str, dict[str, Card]] = {}
         self._merged: dict[str, CapabilityCard] = {}
         self._more_general: dict[str, str] = {}
+        self.thrifty: set[str] = set()
+        """Capabilities whose cards are thrifty: a look that each call can afford."""
         self._unknown: dict[str, float] = {}
         self._changed = asyncio.Event()
         # The directory's one task, a sweep; owned here, ended and awaited by close().
@@ -110,6 +112,7 @@ class CardDirectory:
         found = self._merged.get(capability)
         if found is None and self._more_general:
             found = self._merged.get(self._more_general.get(capability, ""))
+            self._note_thrift(capability, found)
         return found
 
     def goes_by(self, capability: str, general: str | None) -> None:
@@ -325,6 +328,7 @@ class CardDirectory:
         if len(self._merged) > MAX_CAPABILITIES:
             for capability in self._merged.keys() - self._by_capability.keys():
                 del self._merged[capability]
+                self.thrifty.discard(capability)
 
     def _merge(self, capabilities: Iterable[str]) -> None:
         for capability in capabilities:
@@ -335,8 +339,15 @@ class CardDirectory:
                 if one.tag == capability
             ]
             if found:
-                self._merged[capability] = merged(found)
+                card = self._merged[capability] = merged(found)
+                self._note_thrift(capability, card)
             # Where nobody is left, what was known stays: the capability's name and schema are still right.
+
+    def _note_thrift(self, capability: str, card: CapabilityCard | None) -> None:
+        if card is not None and card.is_thrifty:
+            self.thrifty.add(capability)
+        else:
+            self.thrifty.discard(capability)
 
     def _note_unknown(self, capability: str) -> None:
         if len(self._unknown) >= MAX_UNKNOWN:
