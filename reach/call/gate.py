@@ -113,6 +113,7 @@ class Gate:
         self._ahead_ms = 0
         self._stirred = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def is_idle(self) -> bool:
@@ -121,6 +122,8 @@ class Gate:
 
     async def enter(self, *, deadline: float, queues: bool) -> Grant:
         """Wait to be let in, until `deadline` (loop seconds) if `queues`. Raises `CrowdedError`."""
+        if self._closed:
+            raise CrowdedError(None, shared=False)
         if not queues and self._full is not None and self._loop.time() - self._full[1] < FRESH_S:
             raise CrowdedError(self._full[0], shared=True)
         waiter = _Waiter(self._loop.create_future(), deadline=deadline, queues=queues)
@@ -138,6 +141,8 @@ class Gate:
 
     def leave(self, grant: Grant, *, used: bool) -> None:
         """End a call that was let in; not `used` where it was never sent: then its unit is there for others."""
+        if self._closed:
+            return
         if grant.counted and not used:
             self._returned.append(Taken(grant.slot, 1))
         if grant.held:
@@ -146,7 +151,8 @@ class Gate:
             self._stir()
 
     async def close(self) -> None:
-        """Say what is not held any more, once, and end."""
+        """Say that nothing is held any more, once, and end."""
+        self._closed = True
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()

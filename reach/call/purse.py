@@ -64,6 +64,7 @@ class TaskPurse:
         self._down_until = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def take(self) -> Chunks | None:
         """Take a call, and give what it was taken from (`own`: it was not counted). Raises `SpentError`."""
@@ -98,7 +99,7 @@ class TaskPurse:
             return
         self._spent_cost += cost
         self._uncounted += cost
-        if monotonic() >= self._down_until:
+        if monotonic() >= self._down_until and not self._closed:
             self._begin()
 
     def left(self) -> Left:
@@ -112,11 +113,12 @@ class TaskPurse:
 
     def rest(self) -> None:
         """Nothing of the task is under way here: give back what is held, unless it goes on soon."""
-        if self._idle is None and self._chunks is not None and self._chunks.held:
+        if self._idle is None and self._chunks is not None and self._chunks.held and not self._closed:
             self._idle = self._loop.call_later(IDLE_S, self._on_idle)
 
     async def close(self) -> None:
-        """Give back what is held."""
+        """Give back what is held, once, and end."""
+        self._closed = True
         if self._idle is not None:
             self._idle.cancel()
         if self._asking is not None:

@@ -230,6 +230,27 @@ async def test_a_slow_way_to_the_store_admits_exactly_too(
     assert all(later - first >= 0.5 for first, later in zip(let_in, let_in[4:], strict=False))
 
 
+async def test_a_caller_that_leaves_gives_its_places_back(fleet: Fleet) -> None:
+    """GUARD-3: who closes its bus with calls under way holds nothing from then on; others need not wait for a lease."""
+    desk = Desk(calls=100, per_s=60, concurrent=2)
+    desk.go.clear()
+    await fleet.serve(desk.agent)
+    other = await fleet.connect()
+    async with reach.connect(
+        settings=fleet.system.settings(Role.CALLER), recorder=fleet.recorder(fleet.sink)
+    ) as bus:
+        calls = [
+            asyncio.ensure_future(bus.request(desk.stamp, task_id="leaving", dedupe=False)) for _ in range(2)
+        ]
+        await eventually(lambda: desk.begun == 2)
+        assert not (await other.request(desk.stamp)).ok
+    assert [False, False] == [reply.ok for reply in await asyncio.gather(*calls)]
+    desk.go.set()
+
+    assert (await other.request(desk.stamp)).ok
+    await asyncio.sleep(0)
+
+
 async def test_another_card_changes_the_limit(fleet: Fleet) -> None:
     """What was let in under one limit is given back under another: nothing is counted twice, or below nothing."""
     desk = Desk(calls=5, per_s=60)
