@@ -22,7 +22,7 @@ from reach.bus.feed import Begin, Feed
 from reach.bus.jetstream import GuardRefused, JetStream, Unacknowledged
 from reach.bus.streams import UNKNOWN_KEPT_S
 from reach.bus.taskstream import EVENTS, entry_of
-from reach.errors import LinkDown, SchemaInvalid
+from reach.errors import LinkDown, NameRefused, ReachError, SchemaInvalid
 from reach.faults import Executed, Reason
 from reach.runtime.message import Message, failure_of, read, unread
 from reach.wire import codec, subjects
@@ -120,7 +120,7 @@ class _Service:
         async for arrived in self._feed:
             try:
                 self._take(arrived)
-            except SchemaInvalid as error:
+            except (SchemaInvalid, NameRefused) as error:
                 # Any caller may publish there: one message that is none must not keep the others from being read.
                 _log.warning("a message on %s cannot be read: %s", arrived.subject, error)
             if self._feed.caught_up:
@@ -131,7 +131,8 @@ class _Service:
         body, sequence = codec.unpack(arrived.data), arrived.position.stream_seq
         match kind:
             case [] | ["task", *_]:
-                self._book.enter(as_it_may_be(read_message(body, UnknownOutcome), tenant), sequence)
+                outcome = as_it_may_be(read_message(body, UnknownOutcome), tenant)
+                self._book.enter(outcome, sequence, arrived.position.stored_ms)
             case ["resolved", _]:
                 self._book.resolve(read_message(body, Resolution), sequence)
             case ["told", *_]:
@@ -250,7 +251,8 @@ class _Service:
         except LinkDown:
             raise
         except Exception as error:  # noqa: BLE001 - one question that fails ends nothing
-            _log.warning("%s was refused: %s", message.subject, type(error).__name__)
+            level = logging.INFO if isinstance(error, ReachError) else logging.WARNING
+            _log.log(level, "%s was refused: %s", message.subject, type(error).__name__)
             message.refuse(failure_of(error))
 
 

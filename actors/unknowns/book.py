@@ -6,11 +6,14 @@ of the idempotency store are one matter: the first is listed, the others beside 
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+from reach.errors import SchemaInvalid
 from reach.policy.dedupe import explicit_key, implicit_key
+from reach.wire import names
 from reach.wire.alert import Alert
 from reach.wire.unknown import ListUnknowns, Resolution, Told, UnknownOutcome, UnknownRow
 
@@ -23,16 +26,22 @@ MAX_ALSO: Final = 100
 EACH_MS: Final = 300_000
 """The same matter is told again at most so often (behaviour SEE-9)."""
 
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,128}").fullmatch
+
 Matter = tuple[str, str]
 """Tenant and capability: what operators are alerted of together."""
 
 
 @dataclass(slots=True)
 class Row:
-    """One unknown outcome. `sequence` is where it stands in the stream, `resolved_at` where its resolution does."""
+    """One unknown outcome. `sequence` is where it stands in the stream, `resolved_at` where its resolution does.
+
+    `stored_ms` is when it came there, in epoch milliseconds of the broker.
+    """
 
     outcome: UnknownOutcome
     sequence: int
+    stored_ms: int
     also: list[str] = field(default_factory=list)
     resolution: Resolution | None = None
     resolved_at: int = 0
@@ -55,16 +64,17 @@ class Book:
 
     # -- taking in -----------------------------------------------------------------------------------
 
-    def enter(self, outcome: UnknownOutcome, sequence: int) -> None:
+    def enter(self, outcome: UnknownOutcome, sequence: int, stored_ms: int) -> None:
         """Take an entry in; one that is known, or that met what another one has met, makes no row of its own."""
         if outcome.reach_id in self.rows:
             return
         known = None if outcome.store_key is None else self._of_key.get((outcome.tenant, outcome.store_key))
-        if known is not None and known.resolution is None:
+        # What ended before a resolution and came late is what was resolved.
+        if known is not None and (known.resolution is None or outcome.at <= known.resolution.at):
             if outcome.reach_id not in known.also and len(known.also) < MAX_ALSO:
                 known.also.append(outcome.reach_id)
             return
-        row = Row(outcome.model_copy(update={"parameters": None}), sequence)
+        row = Row(outcome.model_copy(update={"parameters": None}), sequence, stored_ms)
         self.rows[outcome.reach_id] = row
         if outcome.store_key is not None:
             self._of_key[outcome.tenant, outcome.store_key] = row
@@ -176,15 +186,19 @@ class Book:
 
     def forget(self, before_ms: int) -> None:
         """Drop what the stream has forgotten, too."""
-        for row in [row for row in self.rows.values() if row.outcome.at < before_ms]:
+        for row in [row for row in self.rows.values() if row.stored_ms < before_ms]:
             self.drop(row)
 
 
 def as_it_may_be(outcome: UnknownOutcome, tenant: str) -> UnknownOutcome:
     """Give an entry as far as its writer may say it: of the subject's tenant, and of a key that follows from the rest.
 
-    Any caller may write one, and what an operator says of it changes the entry of that key.
+    Any caller may write one, and what an operator says of it changes the entry of that key. Raises `SchemaInvalid`,
+    `NameRefused` for names that cannot stand in a subject.
     """
+    names.capability(outcome.capability)
+    if not _TOKEN(outcome.reach_id):
+        raise SchemaInvalid(f"reach_id {outcome.reach_id[:80]!r} is no token of [A-Za-z0-9_-]")
     key = None
     if outcome.store_key is not None and outcome.idempotency_key:
         key = explicit_key(tenant, outcome.idempotency_key, outcome.capability)

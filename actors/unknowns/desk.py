@@ -6,6 +6,7 @@ when. What follows from it is done then; a platform that does not get that far l
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from actors.unknowns.keys import Keys
     from reach.bus.connection import Connection
+
+_log = logging.getLogger("reach.unknowns")
 
 STREAM: Final = "REACH_UNKNOWN"
 
@@ -94,7 +97,7 @@ class Desk:
         whole = await self._whole(row)
         _check(asked, whole)
         if row.resolution is not None:
-            return self._again(asked, row, whole)
+            return await self._again(asked, row, whole)
         revision = await self._keys.admit(whole, asked.verdict)
         said = Resolution(
             reach_id=whole.reach_id,
@@ -108,17 +111,35 @@ class Desk:
             revision=revision,
         )
         if not await self._write(said):
-            return self._again(asked, row, whole)
+            return await self._again(asked, row, whole)
         self._audit(said, f"{whole.capability} is resolved as {said.verdict}")
-        applied = await self.apply(row)
-        return self._told(row, whole, f"resolved as {said.verdict}: {applied}")
+        return self._told(row, whole, f"resolved as {said.verdict}: {await self._applied(row, asked)}")
 
-    def _again(self, asked: ResolveUnknown, row: Row, whole: UnknownOutcome) -> UnknownAnswer:
+    async def _applied(self, row: Row, asked: ResolveUnknown) -> str:
+        """Do what follows from a row's resolution, as far as that can be done now, and say it.
+
+        Raises `CallTimeout` for a call that is to be made again now, and cannot be as long as its entry stands.
+        """
+        try:
+            return await self.apply(row)
+        except Trouble as error:
+            _log.info("what follows from the resolution of %s is done later: %s", row.outcome.reach_id, error)
+            if asked.verdict is not Verdict.RETRY:
+                return "its idempotency entry cannot be written now, and follows"
+            raise CallTimeout(
+                "it is resolved as retry, and its idempotency entry cannot be released now: nothing was sent. "
+                "Right would be the same in a while, with --again",
+                executed=Executed.NO,
+            ) from None
+
+    async def _again(self, asked: ResolveUnknown, row: Row, whole: UnknownOutcome) -> UnknownAnswer:
         """Answer who comes second: who was first; the same person's same word is no second one."""
         first = row.resolution
         if first is None:
             raise CallTimeout("somebody has resolved it this moment: ask again", executed=Executed.NO)
         told = f"{first.by} resolved it as {first.verdict} at {_time(first.at)}"
+        if asked.again and not first.applied:
+            await self._applied(row, asked)
         if (first.by, first.verdict, first.result) == (asked.by, asked.verdict, asked.result) and (
             asked.verdict is not Verdict.RETRY or asked.again
         ):

@@ -76,7 +76,8 @@ class Keys:
             return 0
         if entry.state is EntryState.DONE and verdict is not Verdict.EXECUTED:
             raise _refused(
-                f"it was executed after all: {entry.instance} has said so meanwhile, and duplicates get its result. "
+                f"it was executed after all: {entry.resolved_by or entry.instance} has said so meanwhile, and "
+                "duplicates get that result. "
                 "Right would be: executed"
             )
         if entry.state is EntryState.RUNNING and await self._lives(entry, patience_s=PATIENCE_S) is not False:

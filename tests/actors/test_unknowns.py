@@ -1,6 +1,7 @@
 """The list of unknown outcomes: what is on it, who is alerted, who resolves, and who comes second."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from reach.bus.framing import Delivery
 from reach.bus.idempotency import IdempotencyStore
 from reach.bus.jetstream import JetStream
 from reach.bus.keys import Role
-from reach.errors import ReachError, SchemaInvalid
+from reach.errors import CallTimeout, ReachError, SchemaInvalid
 from reach.policy.dedupe import explicit_key
 from reach.policy.fingerprint import digest
 from reach.wire import codec, subjects
@@ -22,7 +23,7 @@ from reach.wire.unknown import UnknownOutcome, Verdict
 from tests.actors.unknowns_rig import ask, listed, rows
 from tests.runtime.fleet import Fleet, eventually
 
-AT = 1_796_000_000_000
+AT = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -138,6 +139,21 @@ async def test_calls_that_met_the_same_entry_are_one_line(platform: Any) -> None
     assert "rch_samea1" == (await ask(platform, "show", id="rch_samea2")).rows[0].outcome.reach_id
 
 
+async def test_what_comes_late_was_resolved_before(platform: Any) -> None:
+    """An entry whose call ended before a resolution of its key, and that comes after it, opens nothing anew."""
+    await enter(platform, keyed("tardy.a", number=1))
+    await rows(platform, "tardy.a")
+    await ask(platform, "resolve", id="rch_tardya1", verdict="not-executed")
+    later = int(time.time() * 1000) + 60_000
+    await enter(
+        platform, keyed("tardy.a", number=2), keyed("tardy.a", number=3).model_copy(update={"at": later})
+    )
+    (row,) = await rows(platform, "tardy.a")
+
+    assert "rch_tardya3" == row.outcome.reach_id
+    assert "rch_tardya1" == (await ask(platform, "show", id="rch_tardya2")).rows[0].outcome.reach_id
+
+
 async def test_a_caller_cannot_name_a_key_that_is_not_its_calls(platform: Any) -> None:
     """The key of an entry follows from the rest of it, and the tenant from the subject; else it has none."""
     forged = keyed("forged.a").model_copy(update={"store_key": explicit_key("default", "k-1", "other.a")})
@@ -151,7 +167,12 @@ async def test_what_cannot_be_read_stops_nothing(platform: Any) -> None:
     """A message that is no entry is passed over."""
     async with platform.connection() as connection:
         jetstream = JetStream(connection)
-        for data in (b"hello", codec.pack({"reach_id": 7}), b""):
+        odd = (
+            {"reach_id": 7},
+            {"reach_id": "a.>", "capability": "a.b"},
+            {"reach_id": "a", "capability": "A b"},
+        )
+        for data in (b"hello", b"", *map(codec.pack, odd)):
             await jetstream.publish("reach.unknown.default", data)
         jetstream.close()
     await enter(platform, unknown("after.a"))
@@ -387,6 +408,20 @@ async def test_what_a_dead_platform_left_undone_is_done(system: Any) -> None:
         shown = (await ask(system, "show", id=outcome.reach_id)).rows[0].resolution
     assert shown is not None
     assert "its idempotency entry is released" == shown.applied
+
+
+async def test_without_the_store_a_word_holds_and_follows_later(own_system: Any) -> None:
+    """With the store away nothing can be said of a call with a key; what was said before takes effect later."""
+    await asyncio.to_thread(own_system.provision)
+    outcome, other = keyed("away.a"), keyed("away.b")
+    async with listed(own_system):
+        await enter(own_system, outcome, other)
+        await rows(own_system, "away.*", count=2)
+        async with own_system.connection(Role.PLATFORM) as connection:
+            await connection.jetstream().delete_stream("KV_reach_idempotency")
+        with pytest.raises(CallTimeout, match="store of idempotency keys is not available"):
+            await ask(own_system, "resolve", id=outcome.reach_id, verdict="executed")
+        assert 2 == (await ask(own_system, "list")).open
 
 
 # -- tasks -------------------------------------------------------------------------------------------
