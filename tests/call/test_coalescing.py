@@ -1,6 +1,8 @@
 """Identical reads under way share one call, and nothing else (GUARD-5)."""
 
 import asyncio
+import gc
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -9,6 +11,7 @@ import pytest
 import reach
 from reach.bus.keys import Role
 from reach.call.client import Bus
+from reach.call.flight import Flight, Waiter
 from reach.faults import Executed, Reason
 from reach.wire.record import ReachRecord
 from tests.runtime.fleet import Fleet, eventually
@@ -68,6 +71,16 @@ async def bus(fleet: Fleet, desk: Desk) -> Bus:
     bus = await fleet.connect()
     await bus.cards.instances("desk.look")
     return bus
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left(fleet: Fleet) -> AsyncIterator[None]:
+    """Whatever a test does, no flight and no task of one is left of it."""
+    yield
+    for bus in fleet.buses:
+        sharing = bus._core.outbound.thrift.sharing
+        await eventually(lambda sharing=sharing: not sharing._tasks)
+        assert (0, {}) == (len(sharing), sharing.batches._open)
 
 
 def begin(bus: Bus, count: int = 1, page: int = 1, **options: Any) -> list[asyncio.Task[reach.Reply]]:
@@ -361,3 +374,39 @@ async def test_a_shared_call_inherits_from_nobody(fleet: Fleet, desk: Desk, bus:
     desk.answers.set()
     assert (await second[0]).ok
     assert (True, 1) == (scope.cancelled_caught, len(desk.asked))
+
+
+async def test_a_retry_inside_is_known_to_all_who_wait(fleet: Fleet, desk: Desk) -> None:
+    """RETRY-7: a handler that waits for a shared call which is made again says so; its caller does not repeat it."""
+    outer = reach.Agent("outer")
+    runs: list[int] = []
+
+    @outer.capability("outer.ask", idempotent=True)
+    async def ask(ctx: reach.Context, number: int) -> None:
+        runs.append(number)
+        (await ctx.bus.request("desk.look", {"page": 1})).unwrap()
+
+    await fleet.serve(outer)
+    bus = await fleet.connect()
+    desk.failing = reach.NotExecuted("closed today")
+    desk.answers.set()
+    replies = await asyncio.gather(*(bus.request("outer.ask", {"number": number}) for number in range(2)))
+    assert [(False, True), (False, True)] == [(reply.ok, reply.retried) for reply in replies]
+    assert ([0, 1], 2) == (sorted(runs), len(desk.asked))
+
+
+async def test_flights_are_not_kept_in_memory(fleet: Fleet, desk: Desk, bus: Bus) -> None:
+    """SPEED-5: however calls end (answered, cancelled, out of time), nothing of their flights is left."""
+    ends = [
+        asyncio.create_task(bus.request("desk.look", {"page": page}, timeout_s=0.1)) for page in range(20)
+    ]
+    ends += [asyncio.create_task(bus.request("desk.look", {"page": page})) for page in range(20, 40)]
+    await eventually(lambda: len(desk.asked) >= 40)
+    assert 10 == sum(call.cancel() for call in ends[20:30])
+    await asyncio.gather(*ends[:30], return_exceptions=True)
+    desk.answers.set()
+    await asyncio.gather(*ends[30:])
+    ends.clear()
+    await eventually(lambda: not bus._core.outbound.thrift.sharing._tasks)
+    gc.collect()
+    assert [] == [one for one in gc.get_objects() if isinstance(one, Flight | Waiter)]
