@@ -2,13 +2,16 @@
 
 A number (`add`) is a counter of JetStream (ADR-49): whoever adds learns what it is now, exactly, however many add at
 once. A value (`read`, `write`) is an entry of the bucket `reach_quota`: written only if it is still what was read,
-and gone by itself. Both say within a second whether they can be had at all.
+and gone by itself. Both say within a second whether they can be had at all, and for a moment after they could not,
+nobody needs to ask (`Outage`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from reach.bus.jetstream import JetStream, Unacknowledged
@@ -19,8 +22,16 @@ from reach.wire import names
 if TYPE_CHECKING:
     from reach.bus.connection import Connection
 
+_log = logging.getLogger("reach.bus")
+
 ANSWER_S: Final = 1.0
 """How long the broker may take: a call waits for it."""
+
+DOWN_S: Final = 2.0
+"""For so long a store that did not answer, or is not there, is not asked again."""
+
+LINK_S: Final = 0.2
+"""The same where it was our own link that was not there."""
 
 STREAM: Final = f"KV_{QUOTA_BUCKET}"
 
@@ -31,19 +42,53 @@ class StoreDownError(Exception):
     """The broker does not count for us at present; the text says why."""
 
 
+class Outage:
+    """Whether something can be had at present; told in the log once when it begins, and once when it has ended."""
+
+    def __init__(self, what: str) -> None:
+        self.until = 0.0
+        """When it may be tried again, in loop seconds."""
+        self._what = what
+        self._told = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it need not be tried."""
+        return monotonic() < self.until
+
+    def begin(self, error: Exception) -> StoreDownError:
+        """Note that it cannot be had, and give the error to raise."""
+        self.until = monotonic() + (LINK_S if isinstance(error, LinkDown) else DOWN_S)
+        down = StoreDownError(_why(error))
+        if not self._told:
+            self._told = True
+            _log.warning("%s cannot be counted (%s): this process admits its own share", self._what, down)
+        return down
+
+    def end(self) -> None:
+        """Note that it was had."""
+        if self._told:
+            self._told = False
+            _log.info("%s is counted again", self._what)
+
+
 class SharedCounts:
     """Both, for one client; nothing is listened to before the first use. Close it before its connection."""
 
     def __init__(self, connection: Connection) -> None:
+        self.numbers = Outage("what tasks spend together")
+        self.values = Outage("what all callers together take of a rate")
         self._connection = connection
         self._made: JetStream | None = None
 
     async def add(self, subject: str, by: int) -> int:
         """Add to a number, and give what it is now. Raises `StoreDownError`: then it may have been added, or not."""
         try:
-            return await self._jetstream.count(subject, by, timeout_s=ANSWER_S)
+            total = await self._jetstream.count(subject, by, timeout_s=ANSWER_S)
         except (Unacknowledged, LinkDown, ReachError, ValueError) as error:
-            raise StoreDownError(_why(error)) from error
+            raise self.numbers.begin(error) from error
+        self.numbers.end()
+        return total
 
     async def read(self, key: str) -> tuple[bytes, int]:
         """Give a value and its sequence; nothing, where there is none. Raises `StoreDownError`."""
@@ -52,7 +97,8 @@ class SharedCounts:
                 STREAM, {"last_by_subj": f"$KV.{QUOTA_BUCKET}.{key}"}, timeout_s=ANSWER_S
             )
         except (LinkDown, ReachError) as error:
-            raise StoreDownError(_why(error)) from error
+            raise self.values.begin(error) from error
+        self.values.end()
         if stored is None:
             return b"", 0
         return b"" if any(word in stored.headers for word in _GONE) else stored.data, stored.sequence
@@ -72,7 +118,7 @@ class SharedCounts:
                 timeout_s=ANSWER_S,
             )
         except (Unacknowledged, LinkDown, ReachError) as error:
-            raise StoreDownError(_why(error)) from error
+            raise self.values.begin(error) from error
 
     def close(self) -> None:
         """Settle what waits, and listen no more."""

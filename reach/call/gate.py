@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reach.call")
 
-DOWN_S: Final = 2.0
-"""For so long a store that did not answer is not asked again."""
-
 FRESH_S: Final = 0.02
 """A ledger that was full so lately is not looked at again for somebody who does not wait."""
 
@@ -107,8 +104,6 @@ class Gate:
         self._own = Ledger()
         self._said = 0  # What the ledger says that we hold.
         self._renew_at = 0.0
-        self._down_until = 0.0
-        self._is_down = False
         self._lost = 0
         self._ahead_ms = 0
         self._stirred = asyncio.Event()
@@ -163,7 +158,7 @@ class Gate:
                 waiter.future.cancel()
         self._waiting.clear()
         self.holding = 0
-        if (self._said or self._returned) and not self._is_down:
+        if (self._said or self._returned) and not self._shared.values.is_on:
             with suppress(StoreDownError, GuardRefused):  # Then its lease ends by itself.
                 await self._read()
                 await self._write(self._decide([]))
@@ -216,7 +211,7 @@ class Gate:
         """Ask once for everybody who waits. Gives how long to pause, unless somebody stirs."""
         self._waiting = deque(one for one in self._waiting if not one.future.done())
         members = list(self._waiting)
-        if self._loop.time() < self._down_until:
+        if self._shared.values.is_on:
             return self._settle_alone(members)
         try:
             return await self._settle_shared(members)
@@ -224,16 +219,8 @@ class Gate:
             self._ledger = None
             self._lost += 1
             return random() * _LOST_S * min(self._lost, _MOST_LOST)  # noqa: S311 - spreading load, not a secret
-        except StoreDownError as down:
+        except StoreDownError:
             self._ledger = None
-            self._down_until = self._loop.time() + DOWN_S
-            if not self._is_down:
-                self._is_down = True
-                _log.warning(
-                    "what all callers take of %s cannot be counted (%s): this process admits its own share",
-                    self._key,
-                    down,
-                )
             return 0.0
 
     async def _settle_shared(self, members: list[_Waiter]) -> float:
@@ -253,9 +240,6 @@ class Gate:
                 self._returned.append(Taken(done.slot, done.granted))
                 return 0.0
         self._lost = 0
-        if self._is_down:
-            self._is_down = False
-            _log.info("what all callers take of %s is counted again", self._key)
         self._own = local(self._own, self.limit, done.slot, done.granted)
         return self._hand_out(members, done, shared=True)
 
@@ -265,7 +249,7 @@ class Gate:
         done = settle(self._own, limit, self._wish(len(members)), self._now_ms())
         self._own = done.ledger
         self._returned.clear()
-        self._said, self._renew_at = self.holding, self._down_until
+        self._said, self._renew_at = self.holding, self._shared.values.until
         return self._hand_out(members, done, shared=False)
 
     def _wish(self, want: int) -> Wish:
@@ -312,7 +296,7 @@ class Gate:
 
     def _expire(self, waiter: _Waiter) -> None:
         if not waiter.future.done():
-            waiter.future.set_exception(CrowdedError(waiter.full, shared=not self._is_down))
+            waiter.future.set_exception(CrowdedError(waiter.full, shared=not self._shared.values.is_on))
 
     # -- the ledger ----------------------------------------------------------------------------------
 

@@ -23,9 +23,6 @@ _log = logging.getLogger("reach.call")
 IDLE_S: Final = 1.0
 """A process whose task makes no call for so long gives back what it holds of its calls."""
 
-DOWN_S: Final = 2.0
-"""For so long a store that did not answer is not asked again."""
-
 SPENT_S: Final = 0.02
 """For so long after it was found to be spent a budget is taken to be."""
 
@@ -61,7 +58,6 @@ class TaskPurse:
         self._uncounted = 0.0
         self._waiting = 0
         self._spent_at = -SPENT_S
-        self._down_until = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._closed = False
@@ -74,7 +70,7 @@ class TaskPurse:
             return None
         while not chunks.take():
             now = monotonic()
-            if now < self._down_until:
+            if self._shared.numbers.is_on:
                 if self.own.take():
                     return self.own
                 raise SpentError(Spent("calls", self.own.allowed, self.own.allowed, Left(0)))
@@ -99,7 +95,7 @@ class TaskPurse:
             return
         self._spent_cost += cost
         self._uncounted += cost
-        if monotonic() >= self._down_until and not self._closed:
+        if not (self._closed or self._shared.numbers.is_on):
             self._begin()
 
     def left(self) -> Left:
@@ -123,7 +119,7 @@ class TaskPurse:
             self._idle.cancel()
         if self._asking is not None:
             await self._asking
-        if monotonic() >= self._down_until:
+        if not self._shared.numbers.is_on:
             await self._hand_in()
 
     def _age_s(self) -> float:
@@ -149,14 +145,8 @@ class TaskPurse:
             if self._waiting and self._chunks is not None:
                 most = MOST_CHUNK if self._budget.cost is None else COST_CHUNK
                 await self._fill(self._chunks, self._chunks.wanted(self._waiting, most=most))
-        except StoreDownError as down:
-            if self._down_until == 0:
-                _log.warning(
-                    "the calls of %s cannot be counted (%s): this process spends its own share",
-                    self._name,
-                    down,
-                )
-            self._down_until = monotonic() + DOWN_S
+        except StoreDownError:
+            return  # Whoever waits takes this process's own share.
         finally:
             self._asking = None
 
@@ -180,7 +170,7 @@ class TaskPurse:
 
     def _on_idle(self) -> None:
         self._idle = None
-        if not self.inside and self._asking is None and monotonic() >= self._down_until:
+        if not self.inside and self._asking is None and not self._shared.numbers.is_on:
             self._asking = self._loop.create_task(self._hand_in(), name=f"reach budget {self._name}")
 
     async def _hand_in(self) -> None:

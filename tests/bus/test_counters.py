@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from reach.bus.counters import SharedCounts, StoreDownError, token
+from reach.bus.counters import Outage, SharedCounts, StoreDownError, token
 from reach.bus.jetstream import GuardRefused
 from reach.bus.keys import Role
+from reach.errors import LinkDown
 
 
 @pytest.fixture
@@ -61,6 +62,19 @@ async def test_what_is_not_counted_is_said_soon(counts: SharedCounts) -> None:
         await counts.add("reach.outcomes.nobody", 1)
 
     assert monotonic() - began < 4
+
+
+async def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It begins with one warning and ends with one line, however often it is met; meanwhile nobody needs to try."""
+    caplog.set_level("INFO", logger="reach.bus")
+    outage = Outage("what is tried here")
+    for _ in range(3):
+        outage.begin(LinkDown())
+    assert outage.is_on
+    for _ in range(3):
+        outage.end()
+
+    assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
 
 
 @pytest.mark.parametrize(

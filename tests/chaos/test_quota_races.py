@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import reach
+from reach.bus.counters import DOWN_S
 from reach.bus.provision import provision
-from reach.call.gate import DOWN_S
 from tests.chaos.quota_rig import Target, order, racers
 from tests.runtime.fleet import Fleet
 
