@@ -93,6 +93,8 @@ class Governor:
     def register(self, message: Register, moment: Moment) -> Registered:
         """Take an instance in, and say what it holds from now on. Raises `ValueError` for a lease that is none."""
         card = message.card
+        before = self.roster.members.get(card.instance)
+        served = frozenset[str]() if before is None else frozenset(before.serves)
         heard = self.roster.register(message, now=moment.now, at_ms=moment.at_ms)
         if heard.answer is not Answer.WELCOME:
             status: Literal["outdated", "leaving"] = (
@@ -101,6 +103,10 @@ class Governor:
             return Registered(status=status, term=self.term, supervisor=self.name)
         member = self.roster.members[card.instance]
         keep(self.scribe, member)
+        self.planner.touch(served - member.serves.keys())
+        for one in card.capabilities:
+            if one.withdrawn:
+                self.alert("withdrawn", f"{card.instance} {one.tag}", one.withdrawn, moment)
         if not message.tickets:
             self.orders.ended(card.instance)  # A new link begins with nothing.
         self._seat(member, moment)

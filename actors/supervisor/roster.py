@@ -329,7 +329,8 @@ class Roster:
             self._unlist(before)
         self.members[member.name] = member
         # Tasks are pulled from a queue: nobody is subscribed for them.
-        member.serves = {one.tag: one for one in member.card.capabilities if one.kind != "task"}
+        served = (one for one in member.card.capabilities if one.kind != "task" and not one.withdrawn)
+        member.serves = {one.tag: one for one in served}
         for tag, offered in member.serves.items():
             lanes = self._lanes.setdefault(tag, {})
             lanes.setdefault(member.card.agent_id, {})[member.name] = member

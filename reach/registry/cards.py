@@ -278,6 +278,9 @@ class CardDirectory:
             return before.card
         if before is None and len(self._instances) >= MAX_INSTANCES:
             return card
+        if any(one.withdrawn for one in card.capabilities):
+            taken = tuple(one for one in card.capabilities if not one.withdrawn)
+            card = card.model_copy(update={"capabilities": taken})
         self._replace(card, text)
         return card
 

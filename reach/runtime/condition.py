@@ -18,7 +18,7 @@ class Condition:
 
     def __init__(self) -> None:
         self._ready, self._degraded = True, False
-        self._hearers: list[Callable[[], None]] = []
+        self._hearers: list[Callable[[], object]] = []
 
     @property
     def ready(self) -> bool:
@@ -47,11 +47,11 @@ class Condition:
         """The word for it on the wire."""
         return "degraded" if self._degraded else "healthy"
 
-    def on_change(self, hearer: Callable[[], None]) -> None:
+    def on_change(self, hearer: Callable[[], object]) -> None:
         """Have `hearer` called at each change, in the thread that makes it."""
         self._hearers.append(hearer)
 
-    def off_change(self, hearer: Callable[[], None]) -> None:
+    def off_change(self, hearer: Callable[[], object]) -> None:
         """Call it no more."""
         if hearer in self._hearers:
             self._hearers.remove(hearer)

@@ -14,10 +14,12 @@ import itertools
 import threading
 from collections.abc import AsyncGenerator, Callable
 from queue import SimpleQueue
+from random import random
 from typing import Any, Final, Protocol
 
-from reach.errors import ConfigError, UpstreamFailure
+from reach.errors import ConfigError, NotExecuted, UpstreamFailure
 from reach.faults import Reason
+from reach.policy.restart import Restart, RestartBook
 from reach.runtime.signature import Handler
 from reach.runtime.threads import Feed, Work
 from reach.runtime.worker_main import in_worker
@@ -27,6 +29,7 @@ from reach.wire import codec
 CLOSE_S: Final = 2.0
 """How long worker processes may take to end by themselves before they are killed."""
 
+_WORKER: Final = "a worker process"
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -195,7 +198,8 @@ class ProcessExecutor:
     """Runs a plain function in at most `limit` worker processes.
 
     Only bytes cross: the parameters as they came (see `bind(..., offloaded=True)`), and the result as it will
-    go out. A worker that dies takes one call with it, and no other.
+    go out. A worker that dies takes one call with it, and no other. The next one waits a little; when a fourth dies
+    within a minute `on_crash_loop` is told why, and no call is begun any more (behaviour LIFE-9).
     """
 
     def __init__(self, function: Callable[..., Any], *, limit: int) -> None:
@@ -207,6 +211,10 @@ class ProcessExecutor:
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
         self._closed = False
+        self._crashes = RestartBook([_WORKER])
+        self._begin_at = 0.0
+        self._given_up = ""
+        self.on_crash_loop: Callable[[str], None] | None = None
 
     @property
     def worker_pids(self) -> list[int]:
@@ -222,12 +230,15 @@ class ProcessExecutor:
         """Hand the parameters (`args[0]`) to a worker. Cancelling kills the worker.
 
         Raises what the handler raised, as the `ReachError` or `NotExecuted` that it was, or else as
-        `HandlerRaised`; and `UpstreamFailure` (`executed=maybe`) when the worker died with the call.
+        `HandlerRaised`; `NotExecuted` after too many workers died; and `UpstreamFailure` (`executed=maybe`) when the
+        worker died with the call.
         """
         if kwargs or len(args) != 1:
             raise TypeError("a worker takes one map of parameters: bind the handler with offloaded=True")
         if self._closed:
             raise RuntimeError("this executor is closed")
+        if self._given_up:
+            raise NotExecuted(self._given_up)
         self.busy += 1
         try:
             body = codec.pack(args[0])
@@ -266,7 +277,20 @@ class ProcessExecutor:
             if worker.alive:
                 return worker
             worker.kill()
+        wait_s = self._begin_at - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
         return await self._spawn()
+
+    def _crashed(self, how: str) -> None:
+        """Count a worker that died with a call."""
+        now = asyncio.get_running_loop().time()
+        follows = self._crashes.failed(_WORKER, now=now, jitter=random())  # noqa: S311 - spreading, not a secret
+        if isinstance(follows, Restart):
+            self._begin_at = now + follows.delay_s
+        elif self.on_crash_loop is not None and not self._given_up:
+            self._given_up = f"{follows.reason}; the last one ended with {how}"
+            self.on_crash_loop(self._given_up)
 
     async def _spawn(self) -> Worker:
         if in_worker():
@@ -291,6 +315,7 @@ class ProcessExecutor:
             answer = await worker.ask(capability, body)
             whole = True
         except WorkerEnded as ended:
+            self._crashed(str(ended))
             raise UpstreamFailure(
                 f"the worker process ended ({ended}) while it had this call", reason=Reason.INSTANCE_GONE
             ) from None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reach import ids
@@ -17,6 +18,7 @@ from reach.call.client import Bus, Core, default_recorder
 from reach.errors import LinkDown, SchemaInvalid
 from reach.observe.metrics import Metrics
 from reach.runtime.answer import Answers
+from reach.runtime.executor import ProcessExecutor
 from reach.runtime.fitness import Fitness, limits_of
 from reach.runtime.inbound import Inbound
 from reach.runtime.membership import Membership
@@ -155,8 +157,10 @@ class Instance:
         self._core.metrics.queue_depth.follow(self._waiting)
         for one in self.served:
             one.tally = self._core.metrics.served_tally(one.name)
+            if isinstance(one.executor, ProcessExecutor):
+                one.executor.on_crash_loop = partial(self._withdraw, one.name)
             await one.executor.start()
-        card = self._agent.card(self.name, self.generation)
+        self._card = card = self._agent.card(self.name, self.generation)
         self._service = Service(self._connection, card, stats=lambda: self.served)
         self._service.start()
         self._guard.start()
@@ -232,6 +236,18 @@ class Instance:
             self._answers.send_held()
             if not self._leaving and self._registration is not None:
                 self._registration.link_up()
+
+    def _withdraw(self, capability: str, why: str) -> None:
+        """Take no more calls of a capability whose handler cannot be kept alive; its card says why (LIFE-9)."""
+        _log.error("%s withdraws %s: %s", self.name, capability, why)
+        offered = tuple(
+            one.model_copy(update={"withdrawn": why}) if one.tag == capability else one
+            for one in self._card.capabilities
+        )
+        self._card = self._card.model_copy(update={"capabilities": offered})
+        if self._service is not None and self._registration is not None:
+            self._service.show(self._card)
+            self._registration.withdraw(self._card)
 
     def _on_drain(self, timeout_s: float | None) -> None:
         """The supervisor wants us to leave."""

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,13 +94,13 @@ class Registration:
         self._joined = False
         self._before: dict[str, int] | None = None
         """What was held on the link before, without a supervisor."""
-        self._leaving = False
+        self._leaving = self._again = False
         self._link_of: tuple[str, int] = ("", 0)
         self._order: tuple[MembershipOrder, str] | None = None
-        self._again = False
         self._failures = self._unheard = 0
         self._retry_at = self._beat_at = self._told_at = 0.0
         self._wake = asyncio.Event()
+        self._hear = partial(asyncio.get_running_loop().call_soon_threadsafe, self._wake.set)
         self._released = asyncio.Event()
         self._task: asyncio.Task[None] | None = None  # Owned: stop() ends and awaits it.
         self._loop = asyncio.get_running_loop()
@@ -114,9 +115,9 @@ class Registration:
     async def start(self) -> None:
         """Take part; returns once it does. Raises `LinkDown` when the link ended meanwhile: the next one is used."""
         self._fitness.start()
-        self._fitness.condition.on_change(self._on_condition)
+        self._fitness.condition.on_change(self._hear)
         self._membership.listen(self._served)
-        with suppress(LinkDown, CallTimeout):  # The next link, or the task in a moment, begins anew.
+        with suppress(LinkDown, CallTimeout):  # The task in a moment, or the next link, begins anew.
             await self._take_part()
         self._task = self._loop.create_task(self._keep(), name=f"registration of {self._card.instance}")
 
@@ -153,10 +154,22 @@ class Registration:
                 async with asyncio.timeout(RELEASE_S):
                     await self._released.wait()
 
+    def withdraw(self, card: Card) -> None:
+        """Take part no more in what this card says to be withdrawn."""
+        self._card = card
+        self._wake.set()
+
+    async def _step_out(self) -> None:
+        out = {one.tag for one in self._card.capabilities if one.withdrawn}
+        if gone := [one.name for one in self._served if one.name in out]:
+            self._served = [one for one in self._served if one.name not in out]
+            self._again = True
+            await self._membership.follow(dict.fromkeys(gone, 0), off_lane=tuple(gone))
+
     async def stop(self) -> None:
         """End: no more heartbeats, no more orders."""
         self._fitness.stop()
-        self._fitness.condition.off_change(self._on_condition)
+        self._fitness.condition.off_change(self._hear)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -178,6 +191,7 @@ class Registration:
     async def _do_what_is_due(self) -> None:
         if not self._connection.connected:
             return
+        await self._step_out()
         if not self._leaving and self._must_register():
             await self._take_part()
         if self._order is not None:
@@ -185,9 +199,6 @@ class Registration:
         self._look()
         if not self.supervised and not self._leaving and self._joined and self._fitness.told is not None:
             await self._aside.settle(self._fitness.told)
-
-    def _on_condition(self) -> None:
-        self._loop.call_soon_threadsafe(self._wake.set)
 
     def _must_register(self) -> bool:
         if self._again or not self._joined or self._link_of != _link_of(self._connection):

@@ -74,6 +74,11 @@ class Service:
                 handler = self._answering(answers[verb])
                 self._subscriptions.append(self._connection.subscribe(subject, handler))
 
+    def show(self, card: Card) -> None:
+        """Answer with another card from now on. Raises `ConfigError` for one that does not fit."""
+        self._card = card
+        self._info = self._fitting_info()
+
     def stop(self) -> None:
         """Answer no more. Whoever asks now hears from the others only."""
         for subscription in self._subscriptions:

@@ -80,7 +80,7 @@ class CapabilityCard(_Message):
     """One capability of one agent. Schemas are JSON Schema (top level is checked by callers).
 
     `cost_weight` says how dear a call is, in a unit that its providers agree on: it counts beside the cheapest of its
-    tier (ROUTE-2).
+    tier (ROUTE-2). `withdrawn` says why the instance takes no calls of it any more (LIFE-9).
 
     `task` says that the same work is offered as a task, too: then a call may become one (CALL-11).
 
@@ -102,6 +102,7 @@ class CapabilityCard(_Message):
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     slow_ms: int | None = None
+    withdrawn: str = ""
     limits: Limits | None = None
     reads: bool = False
     dedupe: bool = True

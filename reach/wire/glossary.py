@@ -127,6 +127,7 @@ MEANING: Final[dict[str, str]] = {
     "per_s": "Seconds of that span.",
     "concurrent": "Calls under way at once.",
     "Rate.per": "Whether all tenants share the limit, or each has it.",
+    "withdrawn": "Why the instance takes no calls of it any more; empty: it does.",
     "slow_ms": "Milliseconds from which a call counts as slow.",
     "display_name": "What people call the agent; any text.",
     "owner": "Who is responsible.",

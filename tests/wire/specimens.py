@@ -466,7 +466,13 @@ def specimens() -> dict[str, Specimen]:
         **ids,
         display_name="Zoë’s 发票",
         capabilities=(
-            CapabilityCard(tag="invoice.extract", idempotent=True, timeout_s=5.0, cost_weight=2.0),
+            CapabilityCard(
+                tag="invoice.extract",
+                idempotent=True,
+                timeout_s=5.0,
+                cost_weight=2.0,
+                withdrawn="a worker process failed",
+            ),
         ),
         labels={"tier": "gold"},
     )
