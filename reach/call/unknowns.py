@@ -10,6 +10,7 @@ what                number  where it comes from
 waiting             4096    ours: the calls of one capability that an outage can cut off
 parameters waiting  8 MiB   ours: of what waits longer only digests are kept
 at the end          2 s     ours: a server that restarts is back by then
+no list             0.5 s   ours: a server that has just started answers before its streams do
 ==================  ======  ================================================================
 """
 
@@ -19,6 +20,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +45,7 @@ _log = logging.getLogger("reach.call")
 MOST_WAITING: Final = 4096
 MOST_PARAMETERS_BYTES: Final = 8 * 1024 * 1024
 CLOSE_S: Final = 2.0
+ABSENCE_S: Final = 0.5
 
 SETTING: Final = "REACH_UNKNOWN_PARAMETERS"
 
@@ -84,11 +87,12 @@ class Unknowns:
         self._loop = asyncio.get_running_loop()
         self._line: deque[_Waiting] = deque()
         self._bytes = 0
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._settled = asyncio.Event()
+        """Nothing waits, or what waits does so in vain: there is no list here."""
+        self._settled.set()
         self._sender: asyncio.Task[None] | None = None
         self._jetstream: JetStream | None = None
-        self._no_list = False
+        self._absent_since: float | None = None
         self._closed = False
         self.lost = 0
         """Entries that were given up: the line was full, the broker refuses them, or the client ended."""
@@ -106,7 +110,8 @@ class Unknowns:
         tenant = call.envelope.tenant or DEFAULT_TENANT
         at = time.time_ns() // 1_000_000
         self._line.append(_Waiting(call.reach_id, tenant, call, failure.cause or "", at, local=local))
-        self._empty.clear()
+        if self._absent_since is None:
+            self._settled.clear()
         if self._sender is None:
             self._sender = asyncio.create_task(self._send(), name="reach unknown outcomes")
 
@@ -116,18 +121,15 @@ class Unknowns:
 
     async def close(self) -> None:
         """Wait a moment for what is still on its way, and end."""
-        if self._line and not self._no_list:
-            try:
-                async with asyncio.timeout(CLOSE_S):
-                    await self._empty.wait()
-            except TimeoutError:
-                pass
+        with suppress(TimeoutError):  # Then the log says what is left.
+            async with asyncio.timeout(CLOSE_S):
+                await self._settled.wait()
         self._closed = True
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.wait({self._sender})
         if self._line:
-            why = "there is no list" if self._no_list else "the client has ended"
+            why = "the client has ended" if self._absent_since is None else "there is no list"
             self._lose([one.reach_id for one in self._line], why)
             self._line.clear()
         if self._jetstream is not None:
@@ -140,9 +142,12 @@ class Unknowns:
         while True:
             if not self._line:
                 self._sender = None
-                self._empty.set()
+                self._settled.set()
                 return
             await self._pack_all()
+            if not await self._connection.wait_connected(_AGAIN_S[-1]):
+                await asyncio.sleep(_AGAIN_S[0])
+                continue
             if await self._send_first():
                 tries = 0
                 continue
@@ -152,8 +157,6 @@ class Unknowns:
     async def _send_first(self) -> bool:
         """Have the first one stored, or given up; False where that has to be tried again."""
         first = self._line[0]
-        if not await self._connection.wait_connected(_AGAIN_S[-1]):
-            return False
         if self._jetstream is None:
             self._jetstream = JetStream(self._connection)
         try:
@@ -163,18 +166,27 @@ class Unknowns:
         except (LinkDown, Unacknowledged):
             return False
         except Unreachable as error:
-            if not self._no_list:
-                _log.warning("Outcomes that are unknown cannot be listed: %s", error.message)
-            self._no_list = True
+            self._is_absent(error)
             return False
         except SchemaInvalid:
             return self._smaller(first)
         except ReachError as error:
             self._lose([first.reach_id], error.message)
         else:
-            self._no_list = False
+            if self._absent_since is not None:
+                self._absent_since = None
+                self._settled.clear()  # The line is not empty yet.
         self._drop_first()
         return True
+
+    def _is_absent(self, error: Unreachable) -> None:
+        """Take note that no stream takes entries here; when that lasts nobody need wait for it."""
+        now = self._loop.time()
+        if self._absent_since is None:
+            self._absent_since = now
+        elif not self._settled.is_set() and now - self._absent_since >= ABSENCE_S:
+            _log.warning("Calls whose outcome is unknown cannot be listed: %s", error.message)
+            self._settled.set()
 
     def _smaller(self, first: _Waiting) -> bool:
         """Leave the parameters of one out that is too large for this broker; without any it is given up."""
