@@ -44,10 +44,8 @@ def desk(name: str) -> reach.Agent:
     return agent
 
 
-async def play(
-    bus: Bus, capability: str, calls: list[tuple[int, int, int | None, bool, float]]
-) -> reach.Budget:
-    """Make the calls of a schedule, cancel some, and wait for all; the round's budget must come out right."""
+async def play(bus: Bus, capability: str, calls: list[tuple[int, int, int | None, bool, float]]) -> int:
+    """Make the calls of a schedule, cancel some, and wait for all; how many its round has spent."""
 
     async def one(begins: int, works: int, leaves: int | None, queues: bool, timeout_s: float) -> None:
         await asyncio.sleep(begins / 1000)
@@ -59,11 +57,16 @@ async def play(
             call.cancel()
         await asyncio.gather(call, return_exceptions=True)
 
-    async with reach.round(budget=reach.Budget(calls=MANY)) as this:
-        await asyncio.gather(*(one(*call) for call in calls))
-        left = this.left.calls
+    with reach.context(task_id=task_of(capability)):
+        async with reach.round(budget=reach.Budget(calls=MANY)) as this:
+            await asyncio.gather(*(one(*call) for call in calls))
+            left = this.left.calls
     assert left is not None
-    return reach.Budget(calls=MANY - left)
+    return MANY - left
+
+
+def task_of(capability: str) -> str:
+    return capability.replace(".", "-")
 
 
 def gate_of(bus: Bus, capability: str) -> Gate | None:
@@ -84,7 +87,12 @@ async def check(fleet: Fleet, bus: Bus, calls: list[Any]) -> None:
         await eventually(lambda: gate.is_idle)
     ledger = unpacked((await bus._core.shared.read(f"all.{capability}"))[0], capability)
 
-    assert len(maybe_done) == spent.calls
+    task = bus._core.budgets._tasks["default", task_of(capability)]
+    await eventually(lambda: task._asking is None)
+    await task._hand_in()
+    counted = await bus._core.shared.add(task._calls, 0)
+
+    assert len(maybe_done) == spent == counted
     assert () == ledger.held
     assert len(sent) == sum(one.n for one in ledger.taken)
     assert 0 == bus._core.outbound.open_calls == len(bus._core.quota._inside) == len(bus._core.budgets._paid)
