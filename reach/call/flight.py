@@ -23,6 +23,10 @@ LATE_S: Final = 0.01
 """How much later than its deadline one who waits gives up: as exact as the clock of all calls (a slot of the wheel).
 The call that it waits for ends by the same deadline, and knows more."""
 
+_OPTIONS: Final = {
+    (retry, hedge): Options(retry=retry, hedge=hedge) for retry in (True, False) for hedge in (True, False)
+}
+
 ALIKE_S: Final = 0.02
 """Deadlines that are no further apart are the same: an attempt needs that much."""
 
@@ -114,7 +118,7 @@ def shared_call(call: Call, *, capability: str | None = None) -> Call:
         capability or call.capability,
         "request",
         envelope,
-        Options(retry=call.options.retry, hedge=call.options.hedge),
+        _OPTIONS[call.options.retry, call.options.hedge],
         CallContext(marks=Marks(), again=call.around.again),
         "rch_" + envelope.message_id,
         monotonic(),

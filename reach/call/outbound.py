@@ -165,7 +165,7 @@ class Outbound:
                 leave_round(call)
         # 6 tell
         reply = self.teller.tell(call, outcome)
-        if not call.attempts:
+        if not call.attempts and not (call.saved is not None and call.saved.sent):
             # Refused here, before anything was awaited: who calls in a tight loop must not keep the loop to itself.
             await asyncio.sleep(0)
         return reply
