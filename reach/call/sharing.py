@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 LEAST_S: Final = 0.02
 """Who has less time left than an attempt needs does not begin anew, nor counts as one who has more."""
 
-_OUT_OF_TIME: Final = frozenset({Reason.DEADLINE, Reason.FIRST_BYTE, Reason.DISCONNECTED})
+_OUT_OF_TIME: Final = frozenset({Reason.DEADLINE, Reason.FIRST_BYTE, Reason.STALE, Reason.DISCONNECTED})
 
 
 class Sharing:

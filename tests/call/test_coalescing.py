@@ -220,7 +220,7 @@ async def test_each_has_its_own_deadline(fleet: Fleet, desk: Desk, bus: Bus) -> 
     reply = await short[0]
     assert reply.error is not None
     assert (Reason.DEADLINE, Executed.MAYBE) == (reply.error.reason, reply.error.executed)
-    assert reply.latency_ms < 400
+    assert reply.latency_ms < 1200
     desk.answers.set()
     assert (await long[0]).ok
     assert (1, 0) == (len(desk.asked), desk.cancelled)
