@@ -172,6 +172,7 @@ async def test_a_call_that_leaves_before_it_is_sent_costs_nothing(fleet: Fleet) 
 @pytest.fixture
 async def own_fleet(own_system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
     """Agents and callers on a server that the test may take parts away from."""
+    await asyncio.to_thread(own_system.provision)
     fleet = Fleet(own_system, tmp_path)
     try:
         yield fleet

@@ -157,6 +157,7 @@ async def test_a_process_gives_back_what_it_holds(fleet: Fleet, monkeypatch: pyt
 @pytest.fixture
 async def own_fleet(own_system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
     """Agents and callers on a server that the test may take parts away from."""
+    await asyncio.to_thread(own_system.provision)
     fleet = Fleet(own_system, tmp_path)
     try:
         yield fleet

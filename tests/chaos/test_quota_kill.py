@@ -1,9 +1,19 @@
-"""Callers that are killed while they hold places of all callers together: nothing is held for longer than said."""
+"""Callers, and a server, that are killed while limits of all callers together are in use: nothing leaks or is lost."""
 
 import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
 from time import monotonic
+from typing import Any
+
+import anyio
+import pytest
 
 import reach
+from reach.bus.counters import DOWN_S
+from reach.bus.embedded import EmbeddedServer
 from reach.policy.rate import LEASE_MS, RENEW_MS
 from tests.chaos.quota_rig import Target, order, racers
 from tests.runtime.fleet import Fleet, eventually
@@ -54,3 +64,44 @@ async def test_a_killed_caller_holds_up_others_for_its_lease_only(fleet: Fleet) 
     await eventually(lambda: target.reached[lane] == before + PLACES)
     target.go.set()
     assert PLACES == sum(reply.ok for reply in await asyncio.gather(*again))
+
+
+@pytest.fixture
+async def own_fleet(own_system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Agents and callers on a server of the test's own, with the platform's buckets and streams."""
+    await asyncio.to_thread(own_system.provision)
+    fleet = Fleet(own_system, tmp_path)
+    try:
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+async def test_a_killed_server_knows_what_was_taken(
+    own_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GUARD-3, GUARD-4: after kill -9 of the server and its return, a limit and a budget go on where they were."""
+    monkeypatch.setenv("REACH_TASK_BUDGET_CALLS", "50")
+    fleet, target = own_fleet, Target()
+    lane = target.offer("kept.hit", reach.Rate(calls=50, per_s=600))
+    spent = target.offer("kept.spent", None)
+    await fleet.serve(target.agent)
+    bus = await fleet.connect()
+
+    async def burst(number: int, capability: str, **options: Any) -> int:
+        replies = (bus.request(capability, timeout_s=10, **options) for _ in range(number))
+        return sum(reply.ok for reply in await asyncio.gather(*replies))
+
+    assert 30 == await burst(30, lane)
+    assert 30 == await burst(30, spent, task_id="kept-1")
+    port = fleet.system.server.info.port
+    os.kill(fleet.system.server.info.pid, signal.SIGKILL)
+    await anyio.to_thread.run_sync(fleet.system.server.stop)
+    fleet.system.server = await anyio.to_thread.run_sync(
+        lambda: EmbeddedServer.start(fleet.system.home, port=port)
+    )
+    await eventually(lambda: bus.connection.connected)
+    await asyncio.sleep(DOWN_S)
+
+    assert 20 == await burst(40, lane)
+    assert 20 == await burst(40, spent, task_id="kept-1")

@@ -76,6 +76,7 @@ async def test_no_window_has_more_than_the_limit(fleet: Fleet) -> None:
 @pytest.fixture
 async def own_fleet(own_system: Any, tmp_path: Path) -> AsyncIterator[Fleet]:
     """Agents and callers on a server that the test may take parts away from."""
+    await asyncio.to_thread(own_system.provision)
     fleet = Fleet(own_system, tmp_path)
     try:
         yield fleet
