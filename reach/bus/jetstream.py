@@ -58,6 +58,15 @@ class _PubAck(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
+class _Asked(msgspec.Struct, gc=False, eq=False):
+    """Something that was sent, and waits for its answer on `reply`."""
+
+    answer: asyncio.Future[Delivery]
+    subject: str
+    reply: bytes
+    slot: int
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """One message of a stream. `headers` is the raw block; `time` is when it was stored, in RFC 3339."""
@@ -79,7 +88,7 @@ class JetStream:
         inbox = f"{connection.inbox}.{ids.new_id()}."
         self._inbox = inbox.encode()
         self._count = 0
-        self._waiting: dict[bytes, tuple[asyncio.Future[Delivery], str]] = {}
+        self._waiting: dict[bytes, _Asked] = {}
         self._loop = asyncio.get_running_loop()
         self._wheel: DeadlineWheel[bytes] = DeadlineWheel(self._loop, self._on_due)
         self._subscription = connection.subscribe(f"{inbox}*", self._on_answer)
@@ -108,7 +117,14 @@ class JetStream:
         block = encode_headers(headers) if headers else b""
         if guard is not None:
             block = _EXPECTED % (guard[1], guard[0].encode()) + (block[10:] or b"\r\n")
-        return (await self._publish(subject, data, block, timeout_s)).seq
+        asked = self._send(subject, data, block, timeout_s)
+        try:  # As `_ask` does it: one coroutine less for each event.
+            delivery = await asked.answer
+        except _NoAnswerError:
+            raise Unacknowledged from None
+        finally:
+            self._settle(asked)
+        return _acknowledged(subject, delivery).seq
 
     async def count(self, subject: str, by: int, *, timeout_s: float = ACK_TIMEOUT_S) -> int:
         """Add to a counter (a stream with `allow_msg_counter`), and give what it is now: exact, however many add to it.
@@ -116,24 +132,10 @@ class JetStream:
         Raises what `publish` raises; `Unacknowledged` when it is not known whether it was added.
         """
         block = encode_headers({"Nats-Incr": str(by)})
-        return int((await self._publish(subject, b"", block, timeout_s)).val)
-
-    async def _publish(self, subject: str, data: bytes, block: bytes, timeout_s: float) -> _PubAck:
-        delivery = await self._ask(subject, data, block, timeout_s)
+        delivery = await self._ask(subject, b"", block, timeout_s)
         if delivery is None:
             raise Unacknowledged
-        if delivery.no_responders:
-            raise Unreachable(
-                f"no stream takes {subject}: JetStream is off at this broker, or the platform never made its streams. "
-                "Right would be `reach up`, or the platform started once at your own NATS.",
-                executed=Executed.NO,
-            )
-        ack = _ack(delivery.data)
-        if ack.error is None:
-            return ack
-        if ack.error.get("err_code") in _WRONG_SEQUENCE:
-            raise GuardRefused
-        raise _unexecuted(ack.error)
+        return int(_acknowledged(subject, delivery).val)
 
     async def api(
         self, verb: str, body: dict[str, Any], *, timeout_s: float = ACK_TIMEOUT_S
@@ -188,6 +190,16 @@ class JetStream:
 
     async def _ask(self, subject: str, data: bytes, block: bytes, timeout_s: float) -> Delivery | None:
         """Send, and wait for the one answer; None when none came. Raises `LinkDown`, `ReachError`."""
+        asked = self._send(subject, data, block, timeout_s)
+        try:
+            return await asked.answer
+        except _NoAnswerError:
+            return None
+        finally:
+            self._settle(asked)
+
+    def _send(self, subject: str, data: bytes, block: bytes, timeout_s: float) -> _Asked:
+        """Send something, and keep a place for its answer. Raises `LinkDown`, `ReachError`."""
         link = self._connection.link
         if link is None:
             raise LinkDown
@@ -202,24 +214,23 @@ class JetStream:
         else:
             link.send(subject, reply.decode(), data)
         slot = self._wheel.add(reply, self._loop.time() + timeout_s)
-        self._waiting[reply] = (answer, subject)
-        try:
-            return await answer
-        except _NoAnswerError:
-            return None
-        finally:
-            del self._waiting[reply]
-            self._wheel.discard(reply, slot)
+        asked = self._waiting[reply] = _Asked(answer, subject, reply, slot)
+        return asked
+
+    def _settle(self, asked: _Asked) -> None:
+        """Give the place back."""
+        del self._waiting[asked.reply]
+        self._wheel.discard(asked.reply, asked.slot)
 
     def _on_answer(self, delivery: Delivery) -> None:
         waiting = self._waiting.get(delivery.raw_subject)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_result(delivery)
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_result(delivery)
 
     def _on_due(self, reply: bytes) -> None:
         waiting = self._waiting.get(reply)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_exception(_NoAnswerError())
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_exception(_NoAnswerError())
 
     def _on_state(self, state: LinkState) -> None:
         if state is not LinkState.CONNECTED:
@@ -232,18 +243,34 @@ class JetStream:
 
     def _give_up(self, denied: str | None) -> None:
         """Settle everything that waits, or what waits on a subject that is denied."""
-        for answer, subject in self._waiting.values():
-            if answer.done():
+        for asked in self._waiting.values():
+            if asked.answer.done():
                 continue
             if denied is None:
-                answer.set_exception(_NoAnswerError())
-            elif subject.lower() == denied:
-                message = f"the broker does not let this client publish to {subject}"
-                answer.set_exception(UpstreamRefusal(message, reason=Reason.AUTH_DENIED))
+                asked.answer.set_exception(_NoAnswerError())
+            elif asked.subject.lower() == denied:
+                message = f"the broker does not let this client publish to {asked.subject}"
+                asked.answer.set_exception(UpstreamRefusal(message, reason=Reason.AUTH_DENIED))
 
 
 class _NoAnswerError(Exception):
     """Settles a question that nothing will answer any more."""
+
+
+def _acknowledged(subject: str, delivery: Delivery) -> _PubAck:
+    """Read what a stream answered. Raises `GuardRefused`, `Unreachable`, `ReachError`."""
+    if delivery.no_responders:
+        raise Unreachable(
+            f"no stream takes {subject}: JetStream is off at this broker, or the platform never made its streams. "
+            "Right would be `reach up`, or the platform started once at your own NATS.",
+            executed=Executed.NO,
+        )
+    ack = _ack(delivery.data)
+    if ack.error is None:
+        return ack
+    if ack.error.get("err_code") in _WRONG_SEQUENCE:
+        raise GuardRefused
+    raise _unexecuted(ack.error)
 
 
 def _ack(data: bytes) -> _PubAck:

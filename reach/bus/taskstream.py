@@ -23,6 +23,8 @@ from reach.wire import subjects
 from reach.wire.task import TaskEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reach.bus.connection import Connection
     from reach.bus.jetstream import Stored
 
@@ -64,10 +66,8 @@ class TaskStream:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self.jetstream = JetStream(connection)
-
-    def now_ms(self) -> int:
-        """Give the broker's time in epoch milliseconds."""
-        return self._connection.broker_time.now_ms()
+        self.now_ms: Callable[[], int] = connection.broker_time.now_ms
+        """Gives the broker's time in epoch milliseconds."""
 
     async def append(
         self,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reach.runtime.taskrun import TaskRun
 
 Find = Callable[[str, str], "TaskRun | None"]
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Orders:

@@ -89,7 +89,8 @@ class TaskRun:
         self._began = False
         self._done = False
         self._fence: Fenced | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Where it runs."""
         self.writer = TaskWriter(
             worker.stream,
             worker.blobs,
@@ -126,11 +127,16 @@ class TaskRun:
 
     async def go(self, *, first: bool) -> None:
         """Work on it. `first`: it has only just been queued, so the claim alone tells whether it is ours."""
-        self._task = asyncio.current_task()
         began, unwritten = 0.0, None
         try:
             # 1 find out what it is, and claim it
-            if not await self._claimed(first=first):
+            try:
+                if not await self.claim.won(first=first):
+                    return
+            except (ReachError, LinkDown) as error:
+                # Nothing was done: it comes again, to whoever is linked then.
+                _log.info("task %s was not begun here: %s", self.task_id, str(error) or "the link is down")
+                self.work.put_back(1.0)
                 return
             began, unwritten = monotonic(), GIVEN_UP
             self.worker.teller.began(self)
@@ -154,19 +160,10 @@ class TaskRun:
             if began:
                 self.worker.teller.ended(self, began=began, unwritten=unwritten)
 
-    async def _claimed(self, *, first: bool) -> bool:
-        try:
-            return await self.claim.won(first=first)
-        except (ReachError, LinkDown) as error:
-            # Nothing was done: it comes again, to whoever is linked then.
-            _log.info("task %s was not begun here: %s", self.task_id, str(error) or "the link is down")
-            self.work.put_back(1.0)
-            return False
-
     async def _work(self) -> tuple[Any, Failure | None]:
         """Run the handler; its result, or the failure it ended in. Raises `Fenced`."""
         offered = self.offered
-        loop = asyncio.get_running_loop()
+        loop = self.worker.loop
         self.deadline = loop.time() + self._time_s()
         timer = loop.call_at(self.deadline, self.stop, EndedBy.DEADLINE)
         began = 0.0
@@ -207,10 +204,10 @@ class TaskRun:
 
     def _time_s(self) -> float:
         """How long this attempt may take."""
-        times = [self.offered.timeout_s or TASK_TIMEOUT_S]
+        time_s = self.offered.timeout_s or TASK_TIMEOUT_S
         if self.envelope.expires_at is not None:
-            times.append((self.envelope.expires_at - self.worker.stream.now_ms()) / 1000)
-        return max(0.0, min(times))
+            time_s = min(time_s, (self.envelope.expires_at - self.worker.stream.now_ms()) / 1000)
+        return max(0.0, time_s)
 
     async def _large(self, blob: BlobRef) -> dict[str, Any]:
         most = self.offered.card.max_payload_bytes
@@ -239,13 +236,13 @@ class TaskRun:
         """End the handler's scope from outside. The first reason counts, unless the task was taken away."""
         if self.ended_by is None or why is EndedBy.FENCED:
             already, self.ended_by = self.ended_by, why
-            if self.inside and already is None and self._task is not None:
-                self._task.cancel()
+            if self.inside and already is None and self.task is not None:
+                self.task.cancel()
 
     def _ended(self) -> Failure:
         """Say what became of a handler that was cancelled. Raises `Fenced`."""
-        if self._task is not None:
-            self._task.uncancel()
+        if self.task is not None:
+            self.task.uncancel()
         if self.ended_by is EndedBy.FENCED:
             raise self._fence or Fenced([])
         if self.ended_by is None:  # The handler cancelled itself: its own mistake.

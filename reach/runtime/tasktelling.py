@@ -5,6 +5,8 @@ The attempt of a worker that was lost is recorded by whichever worker finds that
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +19,7 @@ from reach.wire.reply import Failure
 from reach.wire.task import TaskState
 
 if TYPE_CHECKING:
-    from reach.observe.metrics import Metrics
+    from reach.observe.metrics import Cell, Metrics, Spread
     from reach.observe.records import Recorder
     from reach.policy.tasklife import TaskLife
     from reach.runtime.taskrun import TaskRun
@@ -28,6 +30,15 @@ GIVEN_UP: Final = "given_up"
 """What became of an attempt of which no end was written: its worker was lost, or taken for lost, or lost its link."""
 
 _WHY: Final = {TAKEN_AWAY: Reason.INSTANCE_GONE, GIVEN_UP: Reason.DISCONNECTED}
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What is counted of one capability's attempts, at hand."""
+
+    good: Cell
+    running: Cell
+    seconds: Spread
 
 
 class TaskTeller:
@@ -44,24 +55,30 @@ class TaskTeller:
         self._running = Gauge("reach_tasks_running", "Tasks in work here.", "capability")
         for family in (self._attempts, self._seconds, self._running):
             metrics.add(family)
+        self._counts: dict[str, _Counts] = {}
 
     def began(self, run: TaskRun) -> None:
         """Count an attempt that begins."""
-        self._running.add(run.offered.name)
+        self._of(run.offered.name).running.n += 1
 
     def ended(self, run: TaskRun, *, began: float, unwritten: str | None) -> None:
         """Count an attempt that ended, and write its record. `began` is monotonic; `unwritten`: why it has no end."""
         name = run.offered.name
         failure, decision = _what_came_of(run, unwritten)
         took_ms = (monotonic() - began) * 1000
-        self._running.add(name, by=-1)
-        self._attempts.add(name, result_of(failure))
-        self._seconds.observe(took_ms / 1000, name)
+        counts = self._of(name)
+        counts.running.n -= 1
+        counts.seconds.counts[bisect_left(LONG_BUCKETS_S, took_ms / 1000)] += 1
+        counts.seconds.total += took_ms / 1000
+        if failure is None:
+            counts.good.n += 1
+        else:
+            self._attempts.add(name, result_of(failure))
+        if not self._recorder.wants(ok=failure is None):
+            return
         outcome: Outcome = "ok"
         if failure is not None:
             outcome = "cancelled" if failure.reason is Reason.CANCELLED else "failed"
-        if not self._recorder.wants(ok=failure is None):
-            return
         author = run.worker.author
         attempt = Attempt(
             n=max(1, run.attempt),
@@ -81,6 +98,13 @@ class TaskTeller:
         if not run.resumed:
             record.phases["queue_ms"] = max(0.0, record.at - max(run.submitted.at, run.submitted.due or 0))
         self._recorder.put(record)
+
+    def _of(self, name: str) -> _Counts:
+        counts = self._counts.get(name)
+        if counts is None:
+            good = self._attempts.cell(name, "ok")
+            counts = self._counts[name] = _Counts(good, self._running.cell(name), self._seconds.spread(name))
+        return counts
 
     def lost(self, run: TaskRun, life: TaskLife) -> None:
         """Write the record of the attempt of a worker that is gone; `life` is the task as that one left it."""

@@ -69,7 +69,7 @@ class Worker:
         self._orders = Orders(connection, self.run_of, self.spawn)
         self._beat: asyncio.TimerHandle | None = None
         self._beat_s = min(one.ack_wait_s for one in self.offered) / 3
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._back_at = -math.inf  # When the link was last lost, or came back.
         connection.on_state(self._on_state)
 
@@ -100,7 +100,7 @@ class Worker:
             )
             self._queues.append(queue)
             queue.start()
-        self._beat = self._loop.call_later(self._beat_s, self._tell_the_queue)
+        self._beat = self.loop.call_later(self._beat_s, self._tell_the_queue)
 
     async def leave(self, grace_s: float) -> None:
         """Take no more, and let what runs finish within `grace_s`; the rest is interrupted, and put back (TASK-3)."""
@@ -156,7 +156,7 @@ class Worker:
         self._runs[key] = run
         offered.taken += 1
         first = work.position.delivered == 1 and _FIRED not in work.headers
-        self.spawn(self._go(run, first=first))
+        run.task = self.spawn(self._go(run, first=first))
 
     def _read(self, offered: OfferedTask, work: Work) -> tuple[TaskEvent, int]:
         """Give what was submitted, and where it stands among the events; 0 for work that was published plainly."""
@@ -204,11 +204,12 @@ class Worker:
         """The handler of a task that has ended no longer occupies its place (a thread, late)."""
         self._free(run.offered)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something beside the read loop; `leave` waits for it."""
-        task = self._loop.create_task(work)
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -217,14 +218,14 @@ class Worker:
 
     def _on_state(self, state: LinkState) -> None:
         if state is not LinkState.CLOSED:
-            self._back_at = self._loop.time()
+            self._back_at = self.loop.time()
 
     # -- signs of life --------------------------------------------------------------------------------
 
     def _tell_the_queue(self) -> None:
         for run in self._runs.values():
             run.work.still_working()
-        self._beat = self._loop.call_later(self._beat_s, self._tell_the_queue)
+        self._beat = self.loop.call_later(self._beat_s, self._tell_the_queue)
 
     async def lives(self, tenant: str, task_id: str) -> bool | None:
         """Ask whether another worker has a task now; None when silence does not mean that none has.
@@ -239,5 +240,5 @@ class Worker:
             if not self.connection.connected:
                 raise LinkDown from None
             # After an outage others may need longer than we did to come back.
-            return None if self._loop.time() - self._back_at < COME_BACK_S else False
+            return None if self.loop.time() - self._back_at < COME_BACK_S else False
         return True
