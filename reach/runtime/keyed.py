@@ -71,8 +71,7 @@ class Keyed:
             told = await self._led(job)
         except asyncio.CancelledError:
             told = self._responder.ended(job)
-            if job.run is None or job.run.there is not None:
-                told.executed = Executed.MAYBE  # Not by this call: it waited for one that may have.
+            told.executed = Executed.MAYBE  # Not by this call, but one with its key may have been.
         except Exception as error:  # noqa: BLE001 - as in `Inbound.work`
             told = self._responder.failure(job, error)
         if told is not None:

@@ -153,7 +153,7 @@ class Once:
         try:
             while True:
                 entry, revision = await self._found(run)
-                owner = await self._owner(entry)
+                owner = await self._owner(entry, until)
                 now = monotonic()
                 asking = self._asking(job, run, waited_s=now - began, left_s=until - now)
                 decision = decide(entry, revision, owner, asking)
@@ -264,14 +264,20 @@ class Once:
         run.there = None if found is None else found.entry
         return (None, 0) if found is None else (found.entry, found.revision)
 
-    async def _owner(self, entry: IdempotencyEntry | None) -> Owner:
+    async def _owner(self, entry: IdempotencyEntry | None, until: float) -> Owner:
+        """Give what is known of whoever has a call; silence, where that takes longer than there is time."""
         if entry is None or entry.state is not EntryState.RUNNING:
             return Owner.ALIVE
         if entry.instance == self._instance and entry.generation == self._generation:
             return Owner.IDLE  # Else it would be among our runs.
         if self._owners is None:
             self._owners = Owners(self._connection)
-        return await self._owners.state(entry.instance, entry.generation, lease_ttl_s=entry.lease_ttl_s)
+        asking = self._owners.state(entry.instance, entry.generation, lease_ttl_s=entry.lease_ttl_s)
+        try:
+            async with asyncio.timeout(max(0.0, until - monotonic())):
+                return await asking
+        except TimeoutError:
+            return Owner.SILENT
 
     async def _declared(
         self, run: Run, entry: IdempotencyEntry | None, revision: int, failure: Failure
