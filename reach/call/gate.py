@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reach.call")
 
 FRESH_S: Final = 0.02
-"""A ledger that was full so lately is not looked at again for somebody who does not wait."""
+"""A ledger whose calls were taken so lately is not looked at again for somebody who does not wait."""
 
 _LOST_S: Final = 0.001
 """Pause of one who lost a race for the ledger, at most, times how often it did; × U(0, 1)."""
@@ -159,9 +159,15 @@ class Gate:
         self._waiting.clear()
         self.holding = 0
         if (self._said or self._returned) and not self._shared.values.is_on:
-            with suppress(StoreDownError, GuardRefused):  # Then its lease ends by itself.
-                await self._read()
+            with suppress(StoreDownError):  # Then its lease ends by itself.
+                await self._part()
+
+    async def _part(self) -> None:
+        for _ in range(_MOST_LOST):
+            await self._read()
+            with suppress(GuardRefused):
                 await self._write(self._decide([]))
+                return
 
     # -- who asks ------------------------------------------------------------------------------------
 
@@ -281,7 +287,7 @@ class Gate:
         if full is None:
             return 0.0
         now = self._loop.time()
-        if shared:
+        if shared and full.what == "calls":  # Room among those under way may come at any moment.
             self._full = (full, now)
         resets_s = None if full.resets_in_ms is None else full.resets_in_ms / 1000
         for waiter in members[given:]:
