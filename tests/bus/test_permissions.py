@@ -120,6 +120,7 @@ ALLOWED = _table(
             "subscribe",
             ("reply.me.*", "reply.>", "_INBOX.abc.*", "reach.gone.>", "task.event.>", "stream.default.s1"),
         ),
+        ((Role.AGENT, Role.PLATFORM), "publish", ("ctl.extractor-abcdefgh.ping",)),
         (
             (Role.AGENT, Role.PLATFORM),
             "subscribe",
@@ -191,13 +192,13 @@ ALLOWED = _table(
 
 DENIED = _table(
     [
+        (WITHOUT_AGENT, "publish", ("ctl.extractor-abcdefgh.ping",)),
         (
             CLIENTS,
             "publish",
             (
                 "ctl.extractor-abcdefgh.drain",
                 "ctl.extractor-abcdefgh.membership",
-                "ctl.extractor-abcdefgh.ping",
                 "$KV.reach_cards.extractor",
                 "$KV.reach_routes.leader",
                 "$KV.reach_schemas.x",

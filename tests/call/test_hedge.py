@@ -9,6 +9,7 @@ import pytest
 
 import reach
 from reach.call.client import Bus
+from reach.ids import new_id
 from reach.policy.breaker_settings import BreakerSettings
 from reach.wire.record import ReachRecord
 from tests.runtime.fleet import Fleet, eventually
@@ -110,7 +111,7 @@ async def test_a_first_request_that_is_quicker_than_usual_has_no_second(fleet: F
 
 @pytest.mark.parametrize(
     ("idempotent", "options"),
-    [(False, {}), (True, {"idempotency_key": "k-1"}), (True, {"hedge": False})],
+    [(False, {}), (True, {"keyed": True}), (True, {"hedge": False})],
     ids=["not idempotent", "keyed", "not asked for"],
 )
 async def test_what_must_not_be_done_twice_is_not(
@@ -120,8 +121,16 @@ async def test_what_must_not_be_done_twice_is_not(
     pair = Pair(fleet, idempotent=idempotent)
     bus = await pair.serve("left", "right")
     pair.slow = {"left", "right"}
+    keyed = bool(options.get("keyed"))
     calls = [
-        bus.request("pair.do", retry=False, timeout_s=0.4, **{"hedge": True, **options}) for _ in range(4)
+        bus.request(
+            "pair.do",
+            retry=False,
+            timeout_s=0.4,
+            **({"idempotency_key": new_id()} if keyed else {}),
+            **{"hedge": options.get("hedge", True)},
+        )
+        for _ in range(4)
     ]
     replies = await asyncio.gather(*calls)
     assert 4 == pair.began.total()

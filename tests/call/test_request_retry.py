@@ -8,6 +8,7 @@ import pytest
 
 import reach
 from reach.faults import Advice, Code, Executed, Reason
+from reach.ids import new_id
 from tests.runtime.fleet import Fleet, eventually
 
 
@@ -99,15 +100,15 @@ async def test_a_write_that_times_out_is_done_once_and_told_as_unknown(fleet: Fl
     assert 1 == len(pair.log)
 
 
-async def test_a_keyed_write_that_times_out_may_be_tried_again(fleet: Fleet) -> None:
-    """RETRY-1: an idempotency key makes a write repeatable."""
+async def test_a_keyed_write_that_times_out_is_asked_again_and_done_once(fleet: Fleet) -> None:
+    """RETRY-1, IDEM-1: a key makes a write repeatable, because whoever serves it knows that it was begun."""
     pair = Pair(fleet, idempotent=False, bad=hang)
     pair.is_bad = {"left"}
     bus = await pair.serve("left")
-    reply = await bus.request("pair.do", timeout_s=0.5, idempotency_key="k-1")
+    reply = await bus.request("pair.do", timeout_s=0.5, idempotency_key=new_id())
     assert reply.error is not None
-    assert (Reason.DEADLINE, Executed.MAYBE) == (reply.error.reason, reply.error.executed)
-    assert [("left", 1), ("left", 2)] == pair.log
+    assert (Reason.OUTCOME_UNKNOWN, "DEADLINE", 2) == (reply.error.reason, reply.error.cause, reply.attempt)
+    assert [("left", 1)] == pair.log
 
 
 async def test_what_was_not_executed_goes_elsewhere_the_write_too(fleet: Fleet) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from reach.call.client import Bus
 from reach.call.lanes import Lane
+from reach.ids import new_id
 from reach.policy.breaker_settings import BreakerSettings
 from tests.chaos.judging_rig import Lanes, Load, judge_by, reasons, tell
 from tests.runtime.fleet import Fleet, eventually
@@ -30,8 +31,12 @@ def lane_of(bus: Bus, name: str) -> Lane:
     return bus._core.outbound.lanes.of("lane.work", name)
 
 
-def loaded(bus: Bus, *, per_s: float = PER_S, **options: Any) -> Load:
-    return Load(lambda _: bus.request("lane.work", timeout_s=5, **options), per_s=per_s)
+def loaded(bus: Bus, *, per_s: float = PER_S, keyed: bool = False, **options: Any) -> Load:
+    def call(_: int) -> Any:
+        key = {"idempotency_key": new_id()} if keyed else {}
+        return bus.request("lane.work", timeout_s=5, **key, **options)
+
+    return Load(call, per_s=per_s)
 
 
 @pytest.mark.alone
@@ -124,7 +129,7 @@ async def test_of_two_providers_the_good_one_has_the_calls(fleet: Fleet, tmp_pat
     lanes = Lanes(fleet, tmp_path)
     bus = await lanes.serve("good", "bad")
     judge_by(bus, BreakerSettings(wait_in_open_s=0.4))
-    load = loaded(bus, per_s=2 * PER_S, idempotency_key="k", retry=False)
+    load = loaded(bus, per_s=2 * PER_S, keyed=True, retry=False)
     await asyncio.sleep(1.0)
     lanes.behave("bad", share=1.0, fault="5xx", takes_s=0.1)
     bad = lane_of(bus, "bad")
