@@ -82,12 +82,12 @@ class Keeper:
         now = monotonic()
         kept = self.answers.look(question, now=now, face=self._face(card))
         if kept is None:
-            self._counts.add(card.tag, "miss")
+            self._counts.add(question.capability, "miss")
             return None
         if kept.is_fresh(now):
-            self._counts.add(card.tag, "hit")
+            self._counts.add(question.capability, "hit")
             return kept.answer.reply_to(call)
-        self._counts.add(card.tag, "miss")
+        self._counts.add(question.capability, "miss")
         call.stale = kept
         return None
 
