@@ -6,7 +6,7 @@ strategy           picks
 pool               nobody: the queue group is asked, and NATS picks (the default)
 random             by weight
 round_robin        in turn, as often as the weights say
-consistent_hash    the owner of the call's key, by rendezvous; by weight for a call without a key
+consistent_hash    the owner of the call's key, by rendezvous: a lane, then an instance; without a key by weight
 least_loaded       of two drawn by weight, the one with less in flight for its weight
 local_first        by weight among those of the caller's region, else among all
 static             provider and label groups by their own weights, by weight inside a group
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from reach.policy.alias import Weighted
-from reach.policy.rendezvous import Rendezvous
+from reach.policy.rendezvous import Rendezvous, slot_of
 from reach.policy.tickets import tickets
 
 TURNS: Final = 8
@@ -156,21 +156,41 @@ class RoundRobin:
 
 
 class ConsistentHash:
-    """The owner of the key. A call without a key is placed by weight."""
+    """The owner of the key: first the lane, by its weight, then the instance in it.
 
-    __slots__ = ("_table", "owners")
+    So a lane that loses an instance keeps its share, and of all keys only that instance's move (ROUTE-5). A call
+    without a key is placed by weight.
+    """
+
+    __slots__ = ("_table", "lanes", "owners")
 
     def __init__(self, candidates: Sequence[Candidate], options: Options) -> None:
-        weights = _weights(candidates)
-        self._table = Weighted(weights)
-        previous = options.previous
-        self.owners: Rendezvous = (
-            previous.owners.revised(weights) if isinstance(previous, ConsistentHash) else Rendezvous(weights)
-        )
+        self._table = Weighted(_weights(candidates))
+        by_lane: dict[str, dict[str, float]] = {}
+        for one in candidates:
+            by_lane.setdefault(one.provider, {})[one.name] = one.weight
+        was = options.previous if isinstance(options.previous, ConsistentHash) else None
+        weights = {lane: sum(mine.values()) for lane, mine in by_lane.items()}
+        self.lanes: Rendezvous = Rendezvous(weights) if was is None else was.lanes.revised(weights)
+        self.owners: dict[str, Rendezvous] = {
+            lane: was.owners[lane].revised(mine)
+            if was is not None and lane in was.owners
+            else Rendezvous(mine)
+            for lane, mine in by_lane.items()
+        }
 
     def choose(self, pick: float, *, key: str | None = None, avoid: Collection[str] = ()) -> str | None:
         """Give the key's owner, or who would own it without those to be avoided."""
-        return self._table.draw(pick, avoid) if key is None else self.owners.owner(key, avoid)
+        if key is None:
+            return self._table.draw(pick, avoid)
+        slot = slot_of(key)
+        spent: list[str] = []
+        while (lane := self.lanes.owner_of(slot, spent)) is not None:
+            owner = self.owners[lane].owner_of(slot, avoid)
+            if owner is not None:
+                return owner
+            spent.append(lane)
+        return None
 
 
 class LeastLoaded:

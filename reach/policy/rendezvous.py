@@ -58,7 +58,10 @@ class Rendezvous:
 
     def owner(self, key: str, avoid: Container[str] = ()) -> str | None:
         """Give the instance that owns a key, of those not in `avoid`; None when there is none."""
-        slot = slot_of(key)
+        return self.owner_of(slot_of(key), avoid)
+
+    def owner_of(self, slot: int, avoid: Container[str] = ()) -> str | None:
+        """Give the instance that owns a slot (`slot_of`), of those not in `avoid`; None when there is none."""
         kept = self._owners.get(slot)
         if kept is None:
             kept = self._best(slot, ())

@@ -74,6 +74,39 @@ def test_consistent_hash_over_revisions_is_that_of_a_fresh_table() -> None:
     ]
 
 
+@pytest.mark.parametrize("gone", ["a1", "a2", "b1"])
+def test_consistent_hash_moves_the_keys_of_who_is_gone_and_no_others(gone: str) -> None:
+    """ROUTE-5: over two lanes that keep their weights, an instance that is lost takes no key of another with it."""
+    lanes = {"a": (0.6, ["a1", "a2", "a3"]), "b": (0.4, ["b1", "b2"])}
+
+    def owners(without: str) -> dict[str, str | None]:
+        there = {lane: [name for name in names if name != without] for lane, (_, names) in lanes.items()}
+        candidates = [
+            Candidate(name, lanes[lane][0] / len(names), provider=lane)
+            for lane, names in there.items()
+            for name in names
+        ]
+        picker = build("consistent_hash", candidates)
+        return {str(number): picker.choose(0.5, key=str(number)) for number in range(2000)}
+
+    before, after = owners(""), owners(gone)
+    moved = [key for key, owner in before.items() if owner != after[key]]
+    assert {gone} == {before[key] for key in moved}
+    assert pytest.approx(400, abs=80) == len(moved)
+
+
+def test_consistent_hash_goes_to_the_next_lane_when_all_of_one_are_avoided() -> None:
+    """RETRY-5: a lane whose instances have all failed the call is left for the key's next one."""
+    candidates = [
+        Candidate("a1", provider="a"),
+        Candidate("a2", provider="a"),
+        Candidate("b1", 0.01, provider="b"),
+    ]
+    picker = build("consistent_hash", candidates)
+    assert {"b1"} == {picker.choose(0.5, key=str(number), avoid=["a1", "a2"]) for number in range(50)}
+    assert picker.choose(0.5, key="k", avoid=["a1", "a2", "b1"]) is None
+
+
 def test_least_loaded_picks_the_better_of_two() -> None:
     """ROUTE-5: of two instances the one with less in flight is picked, always."""
     load = {"a": 5, "b": 2}
