@@ -237,7 +237,8 @@ def assert_back(minute: Minute, own_rig: Rig, kind: str) -> None:
         f"{share:.1f} % of {len(after)} calls after it was back, {wanted:.1f} % wanted (factors "
         f"{sorted(factors.values())}); none old was begun"
     )
-    assert 0.2 == factors[minute.hung.name]
+    # Of a whole share a fifth; of one whose neighbours are themselves not two minutes old two fifths.
+    assert factors[minute.hung.name] in {0.2, 0.4}
     assert abs(share - wanted) <= 3
 
 

@@ -121,7 +121,9 @@ async def test_a_lost_instance_moves_its_keys_alone(rig: SupervisorRig) -> None:
 
 @pytest.mark.chaos_long
 async def test_a_lost_instance_of_one_lane_of_two_moves_few_keys(rig: SupervisorRig) -> None:
-    """ROUTE-5: the same over two lanes, which keep their weights: the lane's others get what was its: ≤ 1.3/5."""
+    """ROUTE-5: the same over two lanes, which keep their weights: its own keys move, ≤ 1.3/5 of all, and no others."""
     peers = await served(rig, "best", "best", "best", "other", "other")
-    _, moved = await lose_one(rig, peers, peers[1])
+    await rig.command(RouteVerb.SET, capability=CAPABILITY, weights={"other": 2 / 3})
+    before, moved = await lose_one(rig, peers, peers[1])
+    assert {peers[1].name} == {before[key] for key in moved}
     assert len(moved) <= 1.3 / len(peers) * KEYS
