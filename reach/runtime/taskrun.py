@@ -83,7 +83,7 @@ class TaskRun:
         self.ended_by: EndedBy | None = None
         self.claim = Claim(self)
         self.notes = Notes(self)
-        self.asks = Asks(self)
+        self._asks: Asks | None = None
         self.place_is_held = False
         """Whether the handler still runs: a thread does when its task has ended already."""
         self._began = False
@@ -117,6 +117,13 @@ class TaskRun:
     def attempt(self) -> int:
         """Which try it is, from 1."""
         return self.writer.attempt
+
+    @property
+    def asks(self) -> Asks:
+        """Its questions; made when the first one is looked for."""
+        if self._asks is None:
+            self._asks = Asks(self)
+        return self._asks
 
     @property
     def resumed(self) -> bool:

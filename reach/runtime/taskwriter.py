@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reach.bus.taskstream import PATIENCE_S, Outrun
 from reach.errors import CallTimeout, RateLimited, Unreachable
 from reach.policy.tasklife import has_checkpoint
+from reach.runtime.turn import Turn
 from reach.wire import codec
 from reach.wire.task import TERMINAL, TaskEvent, TaskState
 
@@ -74,7 +75,7 @@ class TaskWriter:
         self.task_id = task_id
         self._capability = capability
         self._most = max_payload - ROOM
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self.sequence = sequence
         self.packed = b""
         """The last event as it was written."""
@@ -115,7 +116,9 @@ class TaskWriter:
         if first is not None:
             event.envelope, event.callback, event.notify = first.envelope, first.callback, first.notify
             event.source, event.callback_states = first.source, first.callback_states
-        async with self._turn:
+        if not self._turn.take_now():
+            await self._turn.take()
+        try:
             event.attempt, event.lost, event.run = self.attempt, self.lost, self.run
             event.checkpoint = self.checkpoint
             patience_s = AS_LONG_AS_IT_TAKES_S if state in TERMINAL else PATIENCE_S
@@ -139,6 +142,8 @@ class TaskWriter:
                         self.checkpoint = self.sequence
                     self.last = event
                     return event
+        finally:
+            self._turn.give_back()
 
     def _look(self, outrun: Outrun) -> None:
         """Go on behind events of one's own, and behind submissions that came twice. Raises `Fenced`."""

@@ -110,17 +110,25 @@ class Worker:
             run.stopping = True
             if run.asks.waiting and run.offered.rules.idempotent:
                 run.stop(EndedBy.STOP)  # A person may take days; the next worker asks the same.
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=max(0.0, grace_s))
+        await self._wait(max(0.0, grace_s))
         for run in list(self._runs.values()):
             _log.warning("task %s is interrupted: it did not end within %g s", run.task_id, grace_s)
             run.stop(EndedBy.STOP)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=END_S)
-        for task in self._tasks:
+        await self._wait(END_S)
+        for task in self._at_work():
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=END_S)
+        await self._wait(END_S)
+
+    def _at_work(self) -> set[asyncio.Task[None]]:
+        """Give everything that still runs."""
+        runs = {run.task for run in self._runs.values() if run.task is not None}
+        return {task for task in (*self._tasks, *runs) if not task.done()}
+
+    async def _wait(self, timeout_s: float) -> None:
+        """Wait until nothing runs any more, at most so long."""
+        at_work = self._at_work()
+        if at_work:
+            await asyncio.wait(at_work, timeout=timeout_s)
 
     async def close(self) -> None:
         """Listen no more, and give everything back."""
@@ -156,7 +164,7 @@ class Worker:
         self._runs[key] = run
         offered.taken += 1
         first = work.position.delivered == 1 and _FIRED not in work.headers
-        run.task = self.spawn(self._go(run, first=first))
+        run.task = self.loop.create_task(self._go(run, first=first))  # `leave` ends and awaits it.
 
     def _read(self, offered: OfferedTask, work: Work) -> tuple[TaskEvent, int]:
         """Give what was submitted, and where it stands among the events; 0 for work that was published plainly."""
@@ -184,6 +192,8 @@ class Worker:
     async def _go(self, run: TaskRun, *, first: bool) -> None:
         try:
             await run.go(first=first)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours: told, and the worker goes on
+            _log.exception("work on task %s ended badly: %s", run.task_id, type(error).__name__)
         finally:
             if self._runs.get(run.key) is run:
                 del self._runs[run.key]
