@@ -14,12 +14,14 @@ from reach.bus import settings
 from reach.bus.keys import Role
 from reach.bus.permissions import BLOB_BUCKETS
 from reach.bus.provision import STORES
+from reach.call.batching import ABSENT_S
 from reach.call.context import ROUND_TIMEOUT_S
 from reach.call.inflow import StreamClocks
 from reach.call.options import Options
 from reach.call.outbound import MAX_OPEN_CALLS
 from reach.errors import BY_CODE
 from reach.faults import FAULTS, Retryable
+from reach.policy.cache import LARGEST_SHARE, MAX_ANSWERS, MAX_BYTES
 from reach.policy.deadline import DEFAULT_TIMEOUT_S
 from reach.policy.retry import BACKOFF_BASE_S, MAX_ATTEMPTS
 from reach.runtime import stall
@@ -28,7 +30,7 @@ from reach.runtime.inbound import ACCEPT_AFTER_S
 from reach.runtime.offer import MAX_ASYNC, MAX_THREADS
 from reach.wire import names, subjects
 from reach.wire.asyncapi import CHANNELS
-from reach.wire.card import CapabilityCard
+from reach.wire.card import Batch, CapabilityCard
 from reach.wire.envelope import Envelope
 from reach.wire.frame import FrameKind
 from reach.wire.reply import Reply
@@ -147,6 +149,12 @@ def test_settings_lists_every_variable() -> None:
         ("| {} coroutines,", MAX_ASYNC),
         (" {} threads,", MAX_THREADS),
         ("| {:,} |", MAX_OPEN_CALLS),
+        ("where cards say `cache` | {:,},", MAX_ANSWERS),
+        (" {:g} MiB in all,", MAX_BYTES / 2**20),
+        (" {:g} MiB each |", MAX_BYTES * LARGEST_SHARE / 2**20),
+        ("| a batch | {} reads or ", Batch.model_fields["max"].default),
+        (" reads or {:g} ms,", Batch.model_fields["window_ms"].default),
+        ("`into` is not asked for {:g} s", ABSENT_S),
         ("| largest payload of a capability | {:g} MiB |", CapabilityCard(tag="x").max_payload_bytes / 2**20),
         ("| leaving | {:g} s |", DRAIN_S),
         ("| {:g} ms after receipt |", ACCEPT_AFTER_S * 1000),
