@@ -32,9 +32,6 @@ from tests.chaos.supervisor_rig import SupervisorRig, card, tell
 
 PER_S = 300.0
 PLAIN_PER_S = 30.0
-VICTIM_MS = 150.0
-"""A call that met the hung instance took at least as long as a suspicion does, or was made again, or failed."""
-
 Hang = Callable[[Connection, Peer, float], None]
 
 
@@ -94,8 +91,11 @@ class Minute:
 
 
 def is_victim(call: Call) -> bool:
-    """Whether a call met somebody who did not answer."""
-    return call.ms > VICTIM_MS or call.attempt > 1 or not call.ok
+    """Whether a call met somebody who did not answer: it had to be made again, or could not be.
+
+    How long it took says nothing: a busy machine makes calls slow that were answered at once.
+    """
+    return call.attempt > 1 or not call.ok
 
 
 class Watch:
