@@ -146,6 +146,12 @@ def _chosen(ask: Ask, capability: str, choice: Choice, *, dry_run: bool) -> Rout
 def _breaker(ask: Ask, command: RouteCommand) -> RouteAnswer:
     command = _as(command, SetBreaker)
     _lane(ask, command.capability, command.provider)
+    serves = ask.governor.planner.serving(command.provider, command.capability)
+    if serves not in {None, command.capability}:
+        raise SchemaInvalid(
+            f"{command.provider!r} serves {command.capability!r} by the more general {serves!r}, and has one breaker "
+            f"for both: name {serves!r}"
+        )
     breaker = ask.governor.verdicts.breaker((command.provider, command.capability))
     planner, moment = ask.governor.planner, ask.moment
     before = planner.entries.get(command.capability)

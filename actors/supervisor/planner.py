@@ -153,8 +153,11 @@ class Planner:
             lane.provider for lane in self._entry_lanes(capability) if lane.provider not in providers
         ]
         inputs = {provider: self._input(provider, capability, now, at_ms) for provider in providers}
+        kinds = {roster.card(capability, provider).kind for provider in roster.lanes(capability)}
         for name, generation in self.inheritance.ancestors(capability):
             for provider in roster.lanes(name).keys() - inputs.keys():
+                if kinds and roster.card(name, provider).kind not in kinds:
+                    continue  # Who asks for one answer does not want a stream.
                 elder = self._input(provider, name, now, at_ms)
                 inputs[provider] = replace(elder, serves=name, generation=generation)
         for provider, (told, bar) in (breakers or {}).items():

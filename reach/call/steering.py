@@ -15,7 +15,7 @@ from __future__ import annotations
 from random import random
 from typing import TYPE_CHECKING
 
-from reach.call.choose import Excluded, Refusal, Route, fitting, may_probe, nobody, usable_of
+from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, may_probe, nobody, usable_of
 from reach.call.permits import AskFirst
 from reach.call.plan import Asker, Crowd, Part, Plan, crowd
 from reach.call.plans import Plans
@@ -157,7 +157,7 @@ class Steering:
         parts = [part for part in found.parts.values() if _meant(call, part, fit)]
         due = [part.lane for part in parts if part.lane.told in WAITING and now >= due_at(part.lane)]
         for lane in due:
-            if may_probe(call, lane, now):
+            if call.idempotent or call.keyed or now >= lane.breaker.open_until + PATIENCE_S:
                 raise AskFirst(lane)
         refused: list[Refusal] = []
         order = found.order(self._picks.next())
@@ -312,7 +312,10 @@ class Steering:
         """Say why none may be used. Where there just is none, the broker says so, or knows better."""
         if any(one.lane.told != "closed" or one.full or one.retry_after_s is not None for one in refused):
             return nobody(refused)
-        return Route(subjects.cap(call.capability))
+        target = call.envelope.target
+        return Route(
+            subjects.cap(call.capability) if target is None else subjects.lane(target, call.capability)
+        )
 
 
 def _meant(call: Call, part: Part, fit: list[Card] | None) -> bool:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 import reach
+from actors.supervisor.commands import obey
 from actors.supervisor.explain import explained
 from actors.supervisor.governor import Governor
 from actors.supervisor.letters import Moment
 from actors.supervisor.seal import Seal
 from reach.bus.keys import Role
-from reach.errors import Unreachable
+from reach.errors import SchemaInvalid, Unreachable
 from reach.policy.inherit import APART, MODE, PARENTS, Inheritance, Mode
 from reach.wire import codec
 from reach.wire.card import CapabilityCard, Card
@@ -38,13 +39,13 @@ class Office:
     def moment(self) -> Moment:
         return Moment(self.now, 1_700_000_000_000 + round(self.now * 1000))
 
-    def join(self, agent: str, tag: str) -> dict[str, int]:
+    def join(self, agent: str, tag: str, **facts: Any) -> dict[str, int]:
         self.pass_time()
         card = Card(
             agent_id=agent,
             instance=f"{agent}-aaaaaaaa",
             generation=1,
-            capabilities=(CapabilityCard(tag=tag),),
+            capabilities=(CapabilityCard(tag=tag, **facts),),
         )
         tickets = self.governor.register(Register(card=card), self.moment).tickets
         self.pass_time()
@@ -127,6 +128,27 @@ def test_what_callers_tell_of_it_is_told_of_what_it_serves() -> None:
     office.pass_time()
     ask = PermitAsk(client="c", provider="general", capability=EXACT, expires_at=office.moment.at_ms + 5000)
     assert office.governor.permit(ask, office.moment).permit is not None
+
+
+def test_a_stream_does_not_stand_in_for_one_answer() -> None:
+    """ROUTE-4: whoever asks for one answer cannot read parts."""
+    office = Office()
+    office.join("exact", EXACT)
+    office.join("general", GENERAL, kind="stream")
+    assert {"exact"} == office.lanes().keys()
+
+
+def test_the_breaker_of_a_stand_in_is_where_it_serves() -> None:
+    """BREAK-4: an operator is told where."""
+    office = Office()
+    office.join("exact", EXACT)
+    office.join("general", GENERAL)
+    body: dict[str, object] = {"by": "t", "capability": EXACT, "provider": "general"}
+    with pytest.raises(SchemaInvalid, match="by the more general 'invoice'"):
+        obey("open", body, office.governor, office.moment)
+    obey("open", {**body, "capability": GENERAL}, office.governor, office.moment)
+    office.pass_time()
+    assert "forced_open" == office.lanes()["general"].breaker.state
 
 
 def test_it_is_explained() -> None:

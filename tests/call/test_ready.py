@@ -3,12 +3,15 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reach.call.choose import PATIENCE_S, Route
 from reach.call.lanes import SHUN_S
 from reach.call.permits import AskFirst
 from reach.wire.card import CapabilityCard, Limits
 from reach.wire.record import Attempt
+from reach.wire.route import Canary
 from tests.call.test_steering import CAP, ONE, THREE, TWO, World, cards, hung, lane, make_call, opened
 
 
@@ -174,3 +177,73 @@ def test_who_asks_for_something_is_not_decided_by_a_plan_that_says_nothing(
     assert world.steering.plan_for(call) is not None
     change(call)
     assert None is world.steering.plan_for(call)
+
+
+BREAKERS = st.sampled_from(["closed", "closed", "closed", "open", "half_open", "forced_open", "disabled"])
+LANES = st.lists(
+    st.tuples(st.sampled_from([10, 10, 20]), BREAKERS, st.sampled_from([None, None, 1]), st.booleans()),
+    min_size=1,
+    max_size=4,
+)
+STATES = st.sets(st.sampled_from(["tripped", "full", "shunned"]), max_size=2)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    lanes=LANES,
+    states=st.lists(STATES, min_size=4, max_size=4),
+    canary=st.booleans(),
+    idempotent=st.booleans(),
+    priority=st.sampled_from(["core", "normal"]),
+)
+def test_what_is_ready_is_what_a_look_at_everything_finds(
+    lanes: list[tuple[int, str, int | None, bool]],
+    states: list[set[str]],
+    canary: bool,
+    idempotent: bool,
+    priority: str,
+) -> None:
+    """SPEED-3: drawn or looked at, calls meet the same subjects, at the same levels, and are refused alike."""
+    names = "abcd"
+    told = [
+        lane(
+            name,
+            2,
+            priority=tier,
+            limit=limit,
+            breaker=opened(breaker, until=200_000 if breaker == "open" else None),
+            exceptions=(hung(f"{name}-aaaaaaaa"),) if is_hung else (),
+        )
+        for name, (tier, breaker, limit, is_hung) in zip(names, lanes, strict=False)
+    ]
+    known = cards(*(f"{name}-{end}" for name in names for end in ("aaaaaaaa", "bbbbbbbb")))
+    known += cards(*(f"{name}-cccccccc" for name in names), labels={"pool": "new"})
+    trying = Canary(labels={"pool": "new"}, percent=50) if canary else None
+    world = World(*told, cards=known, canary=trying)
+    for one, found in zip(told, states, strict=False):
+        mine = world.lanes.of(CAP, one.provider)
+        if "tripped" in found:
+            mine.breaker.trip(world.now, why="mine", jitter=0.5)
+            world.lanes.moved(mine)
+        if "full" in found:
+            mine.open = 1
+        if "shunned" in found:
+            world.lanes.shun(CAP, f"{one.provider}-bbbbbbbb", world.now, of=3)
+    plan = world.steering.plans.of(CAP)
+    assert plan is not None
+
+    def outcomes(choose: Callable[..., object]) -> set[tuple[object, ...]]:
+        found: set[tuple[object, ...]] = set()
+        for _ in range(300):
+            try:
+                route = choose(make_call(idempotent=idempotent, priority=priority), plan, world.now)
+            except AskFirst as asked:
+                found.add(("ask", asked.lane.provider))
+                continue
+            if isinstance(route, Route):
+                found.add((route.subject, route.level))
+            else:
+                found.add(("refused", getattr(route, "reason", route)))
+        return found
+
+    assert outcomes(world.steering._carefully) == outcomes(world.steering.choose)

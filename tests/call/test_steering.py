@@ -403,6 +403,12 @@ def test_what_a_call_requires_excludes_and_its_target_is_met() -> None:
     assert "region='west'" in excluded.why
 
 
+def test_a_target_that_the_table_does_not_name_is_asked_all_the_same() -> None:
+    """CALL-12: whoever is named, and nobody else: the broker says at once when it is not there."""
+    world = World(lane("a", weight=0.5), lane("b"))
+    assert {"lane.nobody.a.b": 100.0} == world.subjects(5, target="nobody")
+
+
 def test_a_table_that_knows_of_nobody_leaves_it_to_the_broker() -> None:
     """An entry without a usable lane may be out of date: the queue group says at once whether somebody is there."""
     world = World(lane("a", 0), tiers=((10, 1.0),))
