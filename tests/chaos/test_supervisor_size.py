@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -58,20 +59,27 @@ class Crowd:
         """Register everybody, some hundred at a time; how long that took."""
         agent = await self.rig.connection(Role.AGENT)
         inbox = f"{agent.inbox}.crowd"
+        due = deque(range(len(self.cards)))
+        sent = 0
 
         def take(delivery: Delivery) -> None:
+            nonlocal sent
             number = int(delivery.subject.rpartition(".")[2])
-            self.answers[number] = codec.unpack(delivery.data)
+            if delivery.data:
+                self.answers[number] = codec.unpack(delivery.data)
+            else:  # Nobody led at that moment.
+                sent -= 1
+                due.append(number)
 
         subscription = agent.subscribe(f"{inbox}.*", take)
         began = time.monotonic()
         async with asyncio.timeout(60):
-            for number, one in enumerate(self.cards):
-                while number - len(self.answers) >= WINDOW:  # noqa: ASYNC110 - answers come one by one
-                    await asyncio.sleep(0.002)
-                data = codec.pack(Register(card=one).model_dump(mode="json", exclude_defaults=True))
-                agent.publish(subjects.REGISTER, data, reply=f"{inbox}.{number}")
-            while len(self.answers) < len(self.cards):  # noqa: ASYNC110 - "
+            while len(self.answers) < len(self.cards):
+                while due and sent - len(self.answers) < WINDOW:
+                    number = due.popleft()
+                    message = Register(card=self.cards[number]).model_dump(mode="json", exclude_defaults=True)
+                    agent.publish(subjects.REGISTER, codec.pack(message), reply=f"{inbox}.{number}")
+                    sent += 1
                 await asyncio.sleep(0.002)
         subscription.drop()
         return time.monotonic() - began
@@ -102,7 +110,7 @@ class Crowd:
 
 
 async def test_a_thousand_instances_are_looked_after(rig: SupervisorRig) -> None:
-    """SPEED-4, in small: a thousand register within seconds, cost little, and are all there after a restart."""
+    """SPEED-4, in small: a thousand register, cost little, and are all there after a restart."""
     platform = await rig.platform()
     await rig.led()
     crowd = Crowd(rig, 1000)
@@ -116,7 +124,6 @@ async def test_a_thousand_instances_are_looked_after(rig: SupervisorRig) -> None
     tell(
         f"1 000 registered in {registered_s:.1f} s; {share:.1%} of a core; commands {max(took_ms):.0f} ms at most"
     )
-    assert registered_s < 10
     await platform.end()
     await rig.platform()
     back_s = await rig.led()
@@ -127,10 +134,13 @@ async def test_a_thousand_instances_are_looked_after(rig: SupervisorRig) -> None
 
 @pytest.mark.alone
 async def test_a_change_is_seen_by_watchers_in_a_quarter_of_a_second(rig: SupervisorRig) -> None:
-    """SPEED-4: from an operator's command to the new entry at a subscriber of the table, a hundred times."""
+    """SPEED-4: from an operator's command to the new entry at a subscriber of the table, a hundred times.
+
+    Before that two hundred register at a hundred a second or more.
+    """
     await rig.platform()
     await rig.led()
-    await Crowd(rig, 200).register()
+    assert await Crowd(rig, 200).register() < 2
     watcher = await rig.connection(Role.PLATFORM)
     heard: asyncio.Queue[float] = asyncio.Queue()
     subject = f"$KV.{ROUTES}.{route_key('job.do')}"
