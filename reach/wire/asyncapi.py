@@ -207,6 +207,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "sendRegister": Operation(
         "agent", "send", "register", "Ask to take part, on each link.", ("registered", "reply")
     ),
+    "askPing": Operation(
+        "agent", "send", "ping", "Ask whether the instance that has a call is there.", ("pong",)
+    ),
     "sendHeartbeat": Operation("agent", "send", "heartbeat", "Say that it is there, now and then."),
     "sendGoodbye": Operation("agent", "send", "goodbye", "Say that it leaves."),
     **{

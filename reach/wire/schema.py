@@ -32,6 +32,7 @@ from reach.wire.card import Card
 from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import VERSION, Envelope
 from reach.wire.glossary import meaning
+from reach.wire.idempotency import IdempotencyEntry
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.outcomes import Outcomes
 from reach.wire.record import Attempt, ReachRecord
@@ -76,7 +77,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _VERSION = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 
 
-_PARTS: Final = (Hop, Trace, Failure, Attempt, Envelope)
+_PARTS: Final = (Hop, Trace, Failure, Attempt, Envelope, Reply)
 """Structs that other structs hold, innermost first."""
 
 
@@ -146,6 +147,19 @@ MESSAGES: Final[dict[str, Message]] = {
     "show-unknown": Message(ShowUnknown),
     "resolve-unknown": Message(ResolveUnknown),
     "unknown-answer": Message(UnknownAnswer),
+    "idempotency-entry": Message(
+        IdempotencyEntry,
+        (
+            "state",
+            "capability",
+            "tenant",
+            "instance",
+            "generation",
+            "digest",
+            "begun_at",
+            "nonce",
+        ),
+    ),
     "service-ping": Message(ServicePing),
     "service-info": Message(ServiceInfo),
     "service-stats": Message(ServiceStats),

@@ -18,6 +18,7 @@ from reach.wire.card import CapabilityCard, Card
 from reach.wire.control import Cancel, Credit, Drain, Ping, Pong
 from reach.wire.envelope import Envelope
 from reach.wire.frame import Frame
+from reach.wire.idempotency import EntryState, IdempotencyEntry
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.outcomes import InstanceOutcomes, LaneOutcomes, LatencySketch, Outcomes
 from reach.wire.record import Attempt, ReachRecord
@@ -121,6 +122,7 @@ def envelopes() -> dict[str, Envelope]:
             trigger={"turn": 3, "tool": "extract"},
             blob={"bucket": "reach_blobs_1h", "name": "gq4tmnrz", "size": 3_145_728},
             trace=_trace(Hop("gateway-1", AT - 5, 1.25, "invoice-extractor", "ok")),
+            dedupe=False,
         ),
     }
 
@@ -459,6 +461,33 @@ def _unknowns() -> dict[str, tuple[str, BaseModel]]:
     }
 
 
+def _kept() -> IdempotencyEntry:
+    return IdempotencyEntry(
+        state=EntryState.DONE,
+        capability="invoice.book",
+        tenant="north-trading",
+        instance="books-k3m7q2xa",
+        generation=AT,
+        digest="5d41402abc4b2a76b9719d911017c592",
+        begun_at=AT + 10,
+        nonce="n1",
+        agent_id="books",
+        lease_ttl_s=10.0,
+        implicit=True,
+        idempotent=True,
+        done_at=AT + 20,
+        executed=Executed.YES,
+        reply=Reply(ok=True, data={"booked": 17}, message_id="m1", provider="books"),
+        cause="DEADLINE",
+        idempotency_key="order-17",
+        message_id="m1",
+        source="c7m2kq4x",
+        session_id="s-1",
+        task_id="close-2025-01",
+        resolved_by="jo",
+    )
+
+
 def specimens() -> dict[str, Specimen]:
     """Give every specimen by name."""
     ids: dict[str, Any] = {"agent_id": "invoice-extractor", "instance": INSTANCE, "generation": AT}
@@ -487,6 +516,7 @@ def specimens() -> dict[str, Specimen]:
     }
     order = TaskOrder(source="c7m2kq4x", attempt=1, event_id="i1", data="yes", reason="seen", probe=True)
     found["task-order"] = Specimen("task-order", "task.input.north-trading.h3w3zhhm6es73svt", order.to_map())
+    found["idempotency-entry"] = Specimen("idempotency-entry", "", _kept().to_map())
     found["card"] = Specimen("card", "", card.model_dump(mode="json"))
     found["record"] = Specimen("record", "", _record().to_map())
     found["route"] = Specimen("route", "", _route().model_dump(mode="json"))
