@@ -89,8 +89,10 @@ class Planner:
 
     def serving(self, provider: str, capability: str) -> str | None:
         """Give the name that a provider serves a capability by: its own, or a more general one; None for neither."""
-        names = (capability, *(name for name, _ in self.inheritance.ancestors(capability)))
-        return next((name for name in names if provider in self._roster.lanes(name)), None)
+        if provider in self._roster.lanes(capability):
+            return capability
+        elders = self.inheritance.ancestors(capability)
+        return next((name for name, _ in elders if provider in self._roster.lanes(name)), None)
 
     def touch(self, capabilities: Iterable[str], *, lazy: bool = False) -> None:
         """See to it that these are worked out again soon; `lazy`: it can wait a little."""
