@@ -41,12 +41,10 @@ _CLOCKS_MS: Final = 10_000  # By how much the clocks of brokers and workers may 
 
 
 class Claim:
-    """The claim of one run. `life` is what the task was when it was begun; `holds` whether it is ours."""
+    """The claim of one run, which has `life` and `holds` from it."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run
-        self.holds = False
-        self.life: TaskLife = NOTHING_YET
 
     async def won(self, *, first: bool) -> bool:
         """Write `running`; False where there is nothing to do here, and then the queue has been told.
@@ -77,7 +75,7 @@ class Claim:
             else:
                 if lost:
                     run.worker.teller.lost(run, life)
-                return self.holds
+                return run.holds
         run.work.put_back(_LATER_S)
         return False
 
@@ -131,7 +129,7 @@ class Claim:
         run.writer.attempt, run.writer.lost = start.attempt, start.lost
         # What has no event yet gets its submission into this one, so that it is kept as any other.
         await run.writer.write(TaskState.RUNNING, first=run.submitted if life.state is None else None)
-        self.life, self.holds = life, True
+        run.life, run.holds = life, True
 
     async def _not_started(self, life: TaskLife, decision: Handling) -> None:
         run = self._run

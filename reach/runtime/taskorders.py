@@ -56,7 +56,7 @@ class Orders:
             return
         run, order = found
         if order.probe:
-            if run.claim.holds:  # Else it is this very worker that asks, or another one that does.
+            if run.holds:  # Else it is this very worker that asks, or another one that does.
                 self._answer(delivery, {"attempt": run.attempt})
         else:
             self._spawn(self._take(run, order, delivery))

@@ -19,7 +19,7 @@ from reach.call import ambient
 from reach.call.context import CallContext, Marks, enter
 from reach.errors import LinkDown, NotExecuted, NotOnTheWire, ReachError
 from reach.faults import Executed, Reason
-from reach.policy.tasklife import End, after_failure
+from reach.policy.tasklife import NOTHING_YET, End, after_failure
 from reach.runtime.answer import failure_of
 from reach.runtime.refusals import where
 from reach.runtime.taskasks import Asks
@@ -81,8 +81,12 @@ class TaskRun:
         self.inside = False
         self.end: TaskEvent | None = None
         self.ended_by: EndedBy | None = None
-        self.claim = Claim(self)
-        self.notes = Notes(self)
+        self.life = NOTHING_YET
+        """What the task was when it was begun."""
+        self.holds = False
+        """Whether it is ours."""
+        # Made when they are looked for. What holds on to its run lives until the garbage collector comes by.
+        self._notes: Notes | None = None
         self._asks: Asks | None = None
         self.place_is_held = False
         """Whether the handler still runs: a thread does when its task has ended already."""
@@ -119,8 +123,15 @@ class TaskRun:
         return self.writer.attempt
 
     @property
+    def notes(self) -> Notes:
+        """Its progress and checkpoints."""
+        if self._notes is None:
+            self._notes = Notes(self)
+        return self._notes
+
+    @property
     def asks(self) -> Asks:
-        """Its questions; made when the first one is looked for."""
+        """Its questions."""
         if self._asks is None:
             self._asks = Asks(self)
         return self._asks
@@ -128,7 +139,7 @@ class TaskRun:
     @property
     def resumed(self) -> bool:
         """Whether it was begun before."""
-        return self.claim.life.attempt > 0
+        return self.life.attempt > 0
 
     # -- the order ----------------------------------------------------------------------------------
 
@@ -138,7 +149,7 @@ class TaskRun:
         try:
             # 1 find out what it is, and claim it
             try:
-                if not await self.claim.won(first=first):
+                if not await Claim(self).won(first=first):
                     return
             except (ReachError, LinkDown) as error:
                 # Nothing was done: it comes again, to whoever is linked then.
@@ -163,7 +174,8 @@ class TaskRun:
         finally:
             self.inside = False
             self._done = True
-            self.notes.close()
+            if self._notes is not None:
+                self._notes.close()
             if began:
                 self.worker.teller.ended(self, began=began, unwritten=unwritten)
 
@@ -179,8 +191,8 @@ class TaskRun:
             params = (
                 self.envelope.payload if self.envelope.blob is None else await self._large(self.envelope.blob)
             )
-            if self.claim.life.checkpoint is not None:
-                await self.notes.restore(self.claim.life.checkpoint)
+            if self.life.checkpoint is not None:
+                await self.notes.restore(self.life.checkpoint)
             context = (
                 TaskContext(self, self.worker.bus, self.worker.author.instance)
                 if offered.handler.wants_context
@@ -272,8 +284,8 @@ class TaskRun:
     # -- telling ------------------------------------------------------------------------------------
 
     async def _tell(self, value: Any, failure: Failure | None) -> None:
-        if self.notes.held:
-            await self.notes.flush()
+        if self._notes is not None and self._notes.held:
+            await self._notes.flush()
         if failure is None:
             try:
                 await self.conclude(TaskState.COMPLETED, data=value)
