@@ -166,6 +166,21 @@ class Judge:
             )
             self._lanes.shun(call.capability, instance, now, of=neighbours)
 
+    def spare(self, call: Call, attempt: Attempt, reply: Reply, permit: AnyPermit | None) -> None:
+        """Note an answer that was kept of an earlier call (`duplicate`): it says nothing of how well its lane does now.
+
+        What it cost is charged only to whoever made that call, which may have been an attempt of this one.
+        """
+        if permit is not None and reply.provider is not None:
+            self._lanes.left(self._lanes.of(call.capability, reply.provider), monotonic(), permit)
+        self._metrics.attempt_finished(call.capability, attempt.provider, reply.error)
+        if attempt.n > 1 and reply.cost is not None:
+            call.cost += reply.cost
+        attempt.decision = "done"
+        if reply.error is not None:
+            attempt.code, attempt.reason = reply.error.code, reply.error.reason
+            attempt.executed = reply.error.executed
+
     def announce(self, marks: Marks) -> None:
         """Tell whoever waits for the handler of `marks` that a call inside is about to be made again (RETRY-7).
 

@@ -438,10 +438,7 @@ class Outbound:
         return now + share_s
 
     def note(self, call: Call, pending: Pending, outcome: Reply | Failure, *, at: int = -1) -> None:
-        """Give the place of an attempt back, and write down what became of it: for the record, and of its lane.
-
-        `at` is the attempt's position in the call's list.
-        """
+        """Give the place of the attempt `at` back, and note what became of it: for the record, and of its lane."""
         attempt = call.attempts[at]
         now = monotonic()
         attempt.took_ms = took_ms = (now - pending.opened) * 1000
@@ -454,6 +451,9 @@ class Outbound:
             if outcome.retried:
                 call.inner_retried = True
             failure = outcome.error
+            if outcome.duplicate:
+                self.judge.spare(call, attempt, outcome, permit)
+                return
             if failure is None and provider is not None:
                 call.lane = lane = self.lanes.of(call.capability, provider)
                 lane.tally.attempts.n += 1
