@@ -140,12 +140,16 @@ class Plan:
     """Of each provider that is known, how many calls its cards allow."""
     ready: dict[int, Ready] = field(default_factory=dict)
     """What calls of each kind draw from, while nothing moves."""
+    known: tuple[Card, ...] = ()
     known_at: int = -1
     """The directory's count of changes that `crowds` and `limits` were made at."""
 
-    def know(self, cards: Iterable[Card], changes: int) -> None:
+    def know(self, cards: tuple[Card, ...], changes: int) -> None:
         """Take in who is known by now; to be told when the directory's count of changes is another one."""
         self.known_at = changes
+        if cards == self.known:
+            return  # It was somebody of another capability.
+        self.known = cards
         self.crowds.clear()
         by_provider: dict[str, list[Card]] = {}
         for card in cards:

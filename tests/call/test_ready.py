@@ -159,6 +159,18 @@ def test_another_table_and_other_cards_are_heeded_at_once() -> None:
     assert {"lane.a.a.b", "lane.b.a.b"} == met(world)
 
 
+def test_that_somebody_else_came_makes_nothing_anew() -> None:
+    """SPEED-3: what is known of other capabilities changes all the time."""
+    world = World(lane("a", exceptions=(hung(ONE),)), cards=cards(ONE, TWO))
+    met(world)
+    plan = world.steering.special[CAP]
+    before = dict(plan.crowds)
+    world.changes += 1
+    met(world)
+    assert before
+    assert all(plan.crowds[place] is crowd for place, crowd in before.items())
+
+
 @pytest.mark.parametrize(
     "change",
     [
