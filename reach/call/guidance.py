@@ -74,7 +74,7 @@ class Guidance:
         """
         if not self._waited:
             self._waited = True
-            await self.routes.ready(TABLE_S)
+            await self.routes.tried(TABLE_S)
         self.follow(capability)
         return self._directory.known(capability)
 

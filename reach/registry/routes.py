@@ -66,6 +66,7 @@ class Routes:
         self._task: asyncio.Task[None] | None = None  # Owned, as the next: close() ends and awaits both.
         self._check: asyncio.Task[None] | None = None
         self._read_once = asyncio.Event()
+        self._tried_once = asyncio.Event()
         self._confirmed = 0.0
         self._is_whole = False
         self._closed = False
@@ -131,6 +132,13 @@ class Routes:
             self._connection.on_state(self._on_state)
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="reach routing table")
 
+    async def tried(self, timeout_s: float) -> bool:
+        """Wait until it was read, or could not be, at most so long; whether there is a table."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._tried_once.wait()
+        return self.known
+
     async def ready(self, timeout_s: float) -> bool:
         """Wait until the table is there, at most so long; whether it is."""
         if not self.known:
@@ -160,6 +168,7 @@ class Routes:
                 await self._read()
             except (LinkDown, ReachError) as error:
                 _log.debug("no routing table: %s", error)
+            self._tried_once.set()
             if self.known:
                 tries = 0
             pause_s = AGAIN_S[min(tries, len(AGAIN_S) - 1)]
@@ -202,6 +211,7 @@ class Routes:
         self._seen = set()
         self._confirmed = monotonic()
         self._read_once.set()
+        self._tried_once.set()
 
     async def _created_at(self) -> str:
         """Give when the bucket was made: one that is new begins to count anew."""

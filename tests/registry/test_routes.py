@@ -11,9 +11,10 @@ import pytest
 from reach.bus.connection import Connection
 from reach.bus.keys import Role
 from reach.errors import ReachError
+from reach.policy.inherit import Mode
 from reach.registry.routes import Routes
 from reach.wire import codec
-from reach.wire.registration import ROUTES, LeaderEntry
+from reach.wire.registration import INHERIT_KEY, ROUTES, InheritEntry, LeaderEntry
 from reach.wire.route import Lane, RouteEntry
 
 PREFIX = f"$KV.{ROUTES}."
@@ -165,9 +166,31 @@ async def test_a_bucket_that_is_made_anew_is_read_anew(own_system: Any, table: T
         await sees(lambda: not routes.registered("x.y2"), within_s=20)
 
 
+async def test_how_more_general_providers_count_is_read(own_system: Any, table: Table) -> None:
+    """ROUTE-4: as the leader has written it down, and when it is another rule; what cannot be read changes nothing."""
+    async with mirror(own_system) as routes:
+        assert await routes.tried(5)
+        assert Mode.OFF is routes.inheritance.mode
+        told: list[Mode] = []
+        routes.on_rule(lambda: told.append(routes.inheritance.mode))
+        rule = InheritEntry(mode="fallback", parents={"invoice": ("document",)})
+        for _ in range(2):
+            await table.put(INHERIT_KEY, codec.pack(rule.model_dump(mode="json")))
+        await sees(lambda: bool(told))
+        assert (("invoice", 1), ("document", 2)) == routes.inheritance.ancestors("invoice.extract")
+        await table.put(INHERIT_KEY, b"\xc1")
+        await sees(lambda: routes.garbage == 1)
+        await table.put(INHERIT_KEY, codec.pack(InheritEntry(mode="weight").model_dump(mode="json")))
+        await sees(lambda: len(told) > 1)
+        assert [Mode.FALLBACK, Mode.WEIGHT] == told
+
+
 async def test_without_a_bucket_there_is_no_table_until_there_is_one(own_system: Any) -> None:
     """Callers are not held up by a platform that never ran; when it does, its table is found."""
     async with mirror(own_system) as routes:
+        began = monotonic()
+        assert not await routes.tried(5)
+        assert monotonic() - began < 2  # The server says at once that there is none.
         assert not await routes.ready(0.3)
         assert routes.entry("a.b") is None
         assert routes.age_s(monotonic()) is None
