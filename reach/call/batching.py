@@ -190,9 +190,13 @@ def _call_of(flights: list[Flight], rule: Batch) -> Call:
 
 
 def _hand_out(batch: Gathering, flights: list[Flight], reply: Reply, reach_id: str) -> None:
-    """Tell each read of a batch what it got; those that have left meanwhile are passed over."""
+    """Tell each read of a batch what it got; those that have left meanwhile are passed over.
+
+    What the batch cost is told to the first of them, so that the costs of all replies are what was spent.
+    """
     found = reply.data
     rule = batch.rule
+    cost = reply.cost
     wrong = None
     if reply.ok and type(found) is list and len(found) != len(flights):
         wrong = (
@@ -215,7 +219,7 @@ def _hand_out(batch: Gathering, flights: list[Flight], reply: Reply, reach_id: s
                 data = fresh(found[name])  # 1 and "1" have the same name.
             else:
                 missing = f"{rule.into} said nothing of {rule.by} {value!r}, which was asked for"
-        part = replace(reply, data=data)
+        part, cost = replace(reply, data=data, cost=cost), None
         if missing is not None:
             part.ok, part.error = False, Failure.of(Reason.BAD_RESULT, missing)
         batch.settle(flight, Landed(part, reach_id, batched=True))

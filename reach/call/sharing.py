@@ -28,7 +28,7 @@ from reach.call.batching import Batches
 from reach.call.call import Call, Outlived, Saved
 from reach.call.flight import Flight, Landed, Waiter
 from reach.call.question import Manner, Question, fresh, manner_of, rank_of
-from reach.faults import Reason
+from reach.faults import Executed, Reason
 from reach.wire.reply import Failure, Reply
 
 if TYPE_CHECKING:
@@ -174,7 +174,9 @@ class Sharing:
 def _handed(landed: Landed, call: Call, flight: Flight) -> Reply:
     """Give what a flight brought to one who waited for it: a reply of its own."""
     reply = landed.reply
-    call.saved = Saved(landed.reach_id, reply.provider, reply.instance, batched=landed.batched, sent=True)
+    # What is known not to have been done, in any attempt of the call that was made, was not done for this one either.
+    sent = reply.error is None or reply.error.executed is not Executed.NO
+    call.saved = Saved(landed.reach_id, reply.provider, reply.instance, batched=landed.batched, sent=sent)
     call.inner_retried = reply.retried
     call.level = reply.degrade_level
     return Reply(

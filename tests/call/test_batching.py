@@ -38,6 +38,7 @@ class Stock:
         @self.agent.capability("stock.many", reads=True)
         async def several(ctx: reach.Context, skus: list[str | int], store: str = "north") -> Any:
             self.batches.append((skus, store, ctx.tenant, ctx.source))
+            ctx.cost(2)
             try:
                 await self.let.wait()
             except asyncio.CancelledError:
@@ -325,3 +326,14 @@ async def test_parts_are_kept_like_single_answers(fleet: Fleet) -> None:
     assert {True} == {reply.cached for reply in second}
     before, record = [await record_of(fleet, reply.reach_id) for reply in (first[2], second[0])]
     assert (True, None, before.batched_with) == (record.cached, record.coalesced_with, record.batched_with)
+
+
+async def test_what_a_batch_cost_is_told_once(fleet: Fleet) -> None:
+    """GUARD-4, GUARD-6: the costs of all replies of a batch together are what it cost, and so is what a budget paid."""
+    stock = await serve(fleet)
+    bus = await caller(fleet)
+    async with reach.round(budget=reach.Budget(cost=10)) as this:
+        replies = await asyncio.gather(*begin(bus, 1, 2, 3))
+        assert 8.0 == this.left.cost
+    assert 1 == len(stock.batches)
+    assert [2.0, None, None] == [reply.cost for reply in replies]

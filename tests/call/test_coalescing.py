@@ -410,3 +410,18 @@ async def test_flights_are_not_kept_in_memory(fleet: Fleet, desk: Desk, bus: Bus
     await eventually(lambda: not bus._core.outbound.thrift.sharing._tasks)
     gc.collect()
     assert [] == [one for one in gc.get_objects() if isinstance(one, Flight | Waiter)]
+
+
+@pytest.mark.parametrize("failing", [reach.NotExecuted(), reach.RateLimited(), ValueError()], ids=type)
+async def test_each_is_told_what_is_known_of_execution(
+    fleet: Fleet, desk: Desk, bus: Bus, failing: Exception
+) -> None:
+    """ERR-6, RETRY-1: a shared call that was refused was done for nobody, and each who waited for it is told so."""
+    desk.failing = failing
+    desk.answers.set()
+    alone = await bus.request("desk.look", {"page": 1}, cache=False)
+    replies = await asyncio.gather(*begin(bus, 3))
+    assert alone.error is not None
+    assert [alone.error.executed] * 3 == [
+        reply.error.executed for reply in replies if reply.error is not None
+    ]
