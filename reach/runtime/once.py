@@ -224,7 +224,12 @@ class Once:
         state = end_of(None if failure is None else failure.executed, idempotent=idempotent)
         kept = Kept.NOT_KEPT
         if run.entry is not None:
-            reply, kept = await self.keeper.end(run, state, reply)
+            try:
+                reply, kept = await self.keeper.end(run, state, reply)
+            except BaseException:
+                # It stays among our runs: else its entry would look as if nobody had ever begun.
+                run.settle(unknown(Reason.UNMAPPED))
+                raise
         if state is not EntryState.DONE:
             run.settle(
                 unknown(failure.reason) if failure is not None and state is EntryState.UNKNOWN else None

@@ -273,6 +273,25 @@ async def test_a_stream_takes_no_key(fleet: Fleet) -> None:
     with pytest.raises(reach.SchemaInvalid, match="a stream takes no idempotency key"):
         _ = [part async for part in bus.stream("drops.fall", {"count": 2}, idempotency_key=key)]
     assert [] == done
+    told = [await bus.request("drops.fall", {"count": 2}, idempotency_key=key) for _ in range(2)]
+    assert [([0, 1], False), ([0, 1], True)] == [(reply.unwrap(), reply.duplicate) for reply in told]
+    assert [2] == done
+
+
+async def test_tenants_and_capabilities_have_keys_of_their_own(fleet: Fleet) -> None:
+    """IDEM-1, DOOR-3: the same key of another tenant, or for another capability, is another call."""
+    desk, key = Desk(), new_id()
+
+    @desk.agent.capability("desk.undo")
+    async def undo(number: str = "") -> str:
+        return "undone"
+
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    for tenant in ("north", "south", "north"):
+        await bus.request("desk.do", {"number": tenant}, idempotency_key=key, tenant=tenant)
+    assert 2 == len(desk.done)
+    assert "undone" == (await bus.request("desk.undo", {"number": "north"}, idempotency_key=key)).unwrap()
 
 
 async def test_an_event_is_done_once(fleet: Fleet) -> None:
