@@ -47,6 +47,9 @@ ABSENCE_S: Final = 0.5
 MISSING_S: Final = 2.0
 """How long a store that was never made is not asked for again."""
 
+AWAY_S: Final = 0.5
+"""How long one that did not answer is not: whoever comes meanwhile need not wait to hear the same."""
+
 IMPLIED_KEPT_S: Final = WINDOW_S + 60.0
 BLOB_MARGIN_S: Final = 300.0
 """An entry that points to a blob ends before the blob does."""
@@ -78,12 +81,17 @@ class Taken(Exception):
 
 
 class Unavailable(Exception):
-    """The store did not do what it was asked; `missing` says that there is none here at all."""
+    """The store did not do what it was asked.
 
-    def __init__(self, why: str, *, missing: bool = False) -> None:
+    `missing` says that there is none here at all; `sent` that what was to be written may be there all the same, or
+    arrive yet.
+    """
+
+    def __init__(self, why: str, *, missing: bool = False, sent: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.missing = missing
+        self.sent = sent
 
 
 class Resolution(StrEnum):
@@ -102,7 +110,7 @@ class IdempotencyStore:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._jetstream = JetStream(connection)
-        self._missing_until = 0.0
+        self._missing_until = self._away_until = 0.0
 
     def now_ms(self) -> int:
         """Give the broker's time in epoch milliseconds."""
@@ -116,7 +124,7 @@ class IdempotencyStore:
 
     async def read(self, key: str) -> Found | None:
         """Give what is under a key, None for nothing. Raises `Unavailable`."""
-        self._not_missing()
+        self._be_there()
         try:
             stored = await self._jetstream.message(STREAM, {"last_by_subj": _PREFIX + key})
             return None if stored is None else _found(stored)
@@ -222,48 +230,61 @@ class IdempotencyStore:
         headers: dict[str, str] | None = None,
     ) -> int:
         """Write at a revision, whatever becomes of the acknowledgement. Raises `Taken`, `Unavailable`."""
-        self._not_missing()
+        self._be_there()
         subject = _PREFIX + key
-        began = self._loop.time()
+        began, sent = self._loop.time(), False
         while True:
             try:
                 return await self._jetstream.publish(
                     subject, data, guard=(subject, after), headers=headers, timeout_s=QUESTION_S
                 )
-            except (Unacknowledged, GuardRefused):
+            except Unacknowledged:
+                sent = True
+            except GuardRefused:
                 pass
             except (LinkDown, ReachError) as error:
                 if not isinstance(error, Unreachable) or self._loop.time() - began >= ABSENCE_S:
-                    raise self._unavailable(error) from None
+                    raise self._unavailable(error, sent=sent) from None
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            found = await self.read(key)
+            try:
+                found = await self.read(key)
+            except Unavailable as error:
+                error.sent = sent
+                raise
             if is_ours(found):
                 return after if found is None else found.revision
             if (0 if found is None else found.revision) != after:
                 raise Taken(found)
             if self._loop.time() - began >= PATIENCE_S:
-                raise Unavailable(f"the stream {STREAM} does not acknowledge what is written to it")
+                self._away_until = self._loop.time() + AWAY_S
+                why = f"the stream {STREAM} does not acknowledge what is written to it"
+                raise Unavailable(why, sent=sent)
             await asyncio.sleep(_AGAIN_S)
 
     # -- trouble -------------------------------------------------------------------------------------
 
-    def _not_missing(self) -> None:
-        if self._loop.time() < self._missing_until:
+    def _be_there(self) -> None:
+        """Raise `Unavailable` while that is known."""
+        now = self._loop.time()
+        if now < self._missing_until:
             raise Unavailable(f"there is no bucket {BUCKET} here", missing=True)
+        if now < self._away_until:
+            raise Unavailable(f"the stream {STREAM} does not answer")
 
-    def _unavailable(self, error: Exception) -> Unavailable:
+    def _unavailable(self, error: Exception, *, sent: bool = False) -> Unavailable:
         if isinstance(error, SchemaInvalid):
-            return Unavailable(str(error))
+            return Unavailable(str(error), sent=sent)
         if isinstance(error, LinkDown):
-            return Unavailable("the agent's own link to the broker is down")
+            return Unavailable("the agent's own link to the broker is down", sent=sent)
         missing = isinstance(error, Unreachable) or getattr(error, "reason", None) is Reason.NOT_FOUND
         if missing:
             self._missing_until = self._loop.time() + MISSING_S
-            return Unavailable(f"there is no bucket {BUCKET} here: {error}", missing=True)
+            return Unavailable(f"there is no bucket {BUCKET} here: {error}", missing=True, sent=sent)
         if isinstance(error, CallTimeout):
-            return Unavailable(f"the stream {STREAM} does not answer")
-        return Unavailable(f"the stream {STREAM} refuses: {error}")
+            self._away_until = self._loop.time() + AWAY_S
+            return Unavailable(f"the stream {STREAM} does not answer", sent=sent)
+        return Unavailable(f"the stream {STREAM} refuses: {error}", sent=sent)
 
 
 def _found(stored: Stored) -> Found:

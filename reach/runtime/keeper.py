@@ -41,6 +41,9 @@ RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 """Pauses between writes to a store that does not answer: double from the first, at most the second, spread by half."""
 
+MAX_DOUBTFUL: Final = 10_000
+"""Entries that may have arrived, and must not stay; more than a store can lose the words of."""
+
 CLOSE_S: Final = 5.0
 """How long an instance that ends tries to write what is not written yet."""
 
@@ -119,6 +122,8 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         self._store: IdempotencyStore | None = None
         self._tasks: set[asyncio.Task[Any]] = set()  # Owned: close() ends and awaits them.
+        self._doubtful: dict[tuple[str, str], None] = {}
+        self._clearing: asyncio.Task[Any] | None = None  # Among the tasks.
         self.unwritten = 0
         """Ends that the store has not taken yet."""
 
@@ -161,41 +166,55 @@ class Keeper:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            run.entry = entry  # Else nobody would know whose it is, should it arrive.
-            self.spawn(self._take_back(run, writing), name=f"release of {entry.capability}")
+            writing.add_done_callback(lambda _: self.doubt(run.key, entry))
             raise
 
     async def _begin(self, run: Run, entry: IdempotencyEntry, after: int) -> None:
         run.revision = await self.store.create(run.key, entry, after=after)
         run.entry, run.begun = entry, True
 
-    async def _take_back(self, run: Run, writing: asyncio.Future[Any]) -> None:
-        """Release an entry whose handler never started, whatever became of the write."""
-        await asyncio.wait({writing})
-        await self.forget(run)
+    # -- what must not stay --------------------------------------------------------------------------
 
-    async def forget(self, run: Run, *, patient: bool = True) -> None:
-        """Make sure that no running entry of a run stays; not `patient`, it raises `Unavailable` and gives up."""
-        tries, revision = 0, run.revision
-        while run.entry is not None:
+    def doubt(self, key: str, entry: IdempotencyEntry) -> None:
+        """Make sure, for as long as it takes, that an entry whose handler never started does not stay."""
+        if len(self._doubtful) >= MAX_DOUBTFUL:
+            del self._doubtful[next(iter(self._doubtful))]
+        self._doubtful[key, entry.nonce] = None
+        if self._clearing is None:
+            self._clearing = self.spawn(self._clear(), name="release of what never began")
+            self._clearing.add_done_callback(self._cleared)
+
+    def _cleared(self, _: asyncio.Task[Any]) -> None:
+        self._clearing = None
+
+    async def _clear(self) -> None:
+        tries = 0
+        while self._doubtful:
+            key, nonce = next(iter(self._doubtful))
             try:
-                if not revision:
-                    found = await self.store.read(run.key)
-                    there = None if found is None else found.entry
-                    ours = there is not None and there.nonce == run.entry.nonce
-                    if found is None or there is None or not ours or there.state is not EntryState.RUNNING:
-                        return
-                    revision = found.revision
-                await self.store.release(run.key, revision=revision)
+                await self._release(key, nonce, revision=0)
+            except Unavailable as error:
+                if not error.missing:
+                    await self._pause(tries)
+                    tries += 1
+                    continue
+            tries = 0
+            self._doubtful.pop((key, nonce), None)
+
+    async def _release(self, key: str, nonce: str, *, revision: int) -> None:
+        """Delete the running entry of a run, if it is there: at `revision`, or wherever. Raises `Unavailable`."""
+        while True:
+            if not revision:
+                found = await self.store.read(key)
+                there = None if found is None else found.entry
+                ours = there is not None and there.nonce == nonce and there.state is EntryState.RUNNING
+                if found is None or not ours:
+                    return
+                revision = found.revision
+            try:
+                await self.store.release(key, revision=revision)
             except Taken:
                 revision = 0
-            except Unavailable as error:
-                if not patient:
-                    raise
-                if error.missing:
-                    return
-                await self._pause(tries)
-                tries += 1
             else:
                 return
 
@@ -241,7 +260,8 @@ class Keeper:
     async def _try_end(self, run: Run, state: EntryState, reply: Reply) -> tuple[Reply, Kept]:
         """Write an end after whatever is there, where that is still ours to end. Raises `Unavailable`."""
         if state is EntryState.RELEASED:
-            await self.forget(run, patient=False)
+            if run.entry is not None:
+                await self._release(run.key, run.entry.nonce, revision=run.revision)
             return reply, Kept.WRITTEN
         if state is EntryState.DONE:
             reply = await self._stowed(reply)

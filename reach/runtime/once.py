@@ -193,11 +193,9 @@ class Once:
             run.seen = taken.found
             raise
         except Unavailable as error:
-            run.entry = entry  # It may arrive yet.
-            failure = self._without_store(job, run, error)
-            if failure is not None:
-                self.keeper.spawn(self.keeper.forget(run), name=f"release of {entry.capability}")
-            return failure
+            if error.sent:
+                self.keeper.doubt(run.key, entry)  # It may arrive yet.
+            return self._without_store(job, run, error)
         except BaseException:
             self.leave(run)
             raise
@@ -303,8 +301,6 @@ class Once:
         """Say what becomes of a lead while the store is away: None where it runs all the same (IDEM-6)."""
         if job.served.card.idempotent or (run.implicit and error.missing):
             run.unkept = True
-            run.entry = None if error.missing else (run.entry or self._entry(job, run))
-            run.revision = 0
             return None
         message = (
             f"{job.served.name} was not done: its calls are remembered so that none is done twice, and the store of "

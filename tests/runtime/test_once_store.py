@@ -97,7 +97,7 @@ async def test_an_entry_that_arrives_late_is_taken_back(
 
     async def unheard(*given: Any, **options: Any) -> int:
         await create(*given, **options)
-        raise Unavailable("its word was lost")
+        raise Unavailable("its word was lost", sent=True)
 
     monkeypatch.setattr(store_of(instance), "create", unheard)
     reply = await bus.request("desk.do", {"number": "R-1"}, idempotency_key=key, retry=False)
