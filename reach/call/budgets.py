@@ -39,20 +39,20 @@ MAX_TASKS: Final = 4_096
 def task_budget(env: Mapping[str, str]) -> Budget:
     """Give the budget of every task; 0 is no bound. Raises `ConfigError` for what is no number."""
     return Budget(
-        calls=int(_number(env, "REACH_TASK_BUDGET_CALLS", TASK_CALLS)) or None,
+        calls=int(_number(env, "REACH_TASK_BUDGET_CALLS", TASK_CALLS, whole=True)) or None,
         cost=_number(env, "REACH_TASK_BUDGET_COST", 0) or None,
         seconds=_number(env, "REACH_TASK_BUDGET_SECONDS", 0) or None,
     )
 
 
-def _number(env: Mapping[str, str], name: str, default: float) -> float:
+def _number(env: Mapping[str, str], name: str, default: float, *, whole: bool = False) -> float:
     text = env.get(name, "").strip()
     try:
         number = float(text) if text else default
     except ValueError:
         number = -1.0
-    if not 0 <= number < float("inf"):
-        msg = f"{name} is {text!r}. Right would be a number, 0 for no bound."
+    if not 0 <= number < float("inf") or (whole and number % 1):
+        msg = f"{name} is {text!r}. Right would be a {'whole ' if whole else ''}number, 0 for no bound."
         raise ConfigError(msg)
     return number
 

@@ -160,11 +160,15 @@ async def round_of_calls(
     No call made inside, in this task or in tasks started inside, lasts longer than the round: `timeout_s` bounds
     their deadlines, and leaving the block cancels those that are unfinished. With a `budget` they are refused once it
     is spent (`BUDGET_EXHAUSTED`); `left` of the round says beforehand what there is. Raises `ValueError` for a
-    `timeout_s` that is not positive.
+    `timeout_s` that is not positive, `TypeError` for a `budget` that is none.
     """
     if not timeout_s > 0:
         msg = f"a round needs a positive timeout_s, not {timeout_s}"
         raise ValueError(msg)
+    given: object = budget
+    if given is not None and not isinstance(given, Budget):
+        msg = f"a round's budget is a reach.Budget, as in reach.Budget(calls=5), not {given!r}"
+        raise TypeError(msg)
     outer = _current.get()
     deadline = asyncio.get_running_loop().time() + timeout_s
     if outer.deadline is not None:

@@ -34,7 +34,8 @@ LOCAL_SHARE: Final = 4
 class Budget:
     """What may be spent: `calls`, their `cost` as replies tell it, `seconds` since it began; None for no bound.
 
-    `by_capability` bounds calls of a capability, or of all below a name (`"invoice.*"`). Raises `ValueError`.
+    `by_capability` bounds calls of a capability, or of all below a name (`"invoice.*"`). Raises `ValueError` for what
+    is less than nothing or part of a call, `TypeError` for what is no number.
     """
 
     calls: int | None = None
@@ -43,11 +44,20 @@ class Budget:
     by_capability: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        given = {"calls": self.calls, "cost": self.cost, "seconds": self.seconds}
-        given |= {f"by_capability[{name!r}]": most for name, most in self.by_capability.items()}
-        for what, most in given.items():
-            if most is not None and not most >= 0:
-                msg = f"a budget's {what} is 0 or more, or not given, not {most}"
+        named: object = self.by_capability
+        if not isinstance(named, Mapping):
+            msg = f"a budget's by_capability maps names to calls, as in {{'invoice.*': 5}}, not {named!r}"
+            raise TypeError(msg)
+        calls = {"calls": self.calls} | {f"by_capability[{it!r}]": n for it, n in self.by_capability.items()}
+        for what, most in (calls | {"cost": self.cost, "seconds": self.seconds}).items():
+            if most is None:
+                continue
+            whole = what in calls
+            if isinstance(most, bool) or not isinstance(most, int | float):
+                msg = f"a budget's {what} is a number, 0 or more, not {most!r}"
+                raise TypeError(msg)
+            if not most >= 0 or (whole and not isinstance(most, int)):
+                msg = f"a budget's {what} is {'a whole number, ' if whole else ''}0 or more, or not given, not {most}"
                 raise ValueError(msg)
 
     @property

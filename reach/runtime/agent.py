@@ -25,6 +25,7 @@ from reach.runtime.offer import (
     ExecutorName,
     asked_for,
     check_numbers,
+    check_rate,
     check_reads,
     executor_for,
     is_stream,
@@ -170,7 +171,8 @@ class Agent:
                 namespace=caller,
                 offloaded=executor == "process",
             )
-            check_reads(tag, reads=reads, stream=is_stream(handler), cache=cache, batch=batch)
+            check_reads(handler, reads=reads, cache=cache, batch=batch)
+            check_rate(tag, rate)
             chosen, limit = executor_for(handler, executor, max_concurrency)
             card = CapabilityCard(
                 tag=tag,

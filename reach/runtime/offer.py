@@ -14,7 +14,7 @@ from reach.runtime.job import Served
 
 if TYPE_CHECKING:
     from reach.runtime.signature import Handler
-    from reach.wire.card import Batch, Cache
+    from reach.wire.card import Batch, Cache, Rate
 
 MAX_ASYNC: Final = 64
 """Default `max_concurrency` of coroutines and streams (behaviour GUARD-1)."""
@@ -35,16 +35,35 @@ def check_numbers(tag: str, *, timeout_s: float | None, max_concurrency: int | N
         raise ValueError(f"queue of {tag!r} is 0 or more, not {queue}")
 
 
-def check_reads(tag: str, *, reads: bool, stream: bool, cache: Cache | None, batch: Batch | None) -> None:
+def check_reads(handler: Handler, *, reads: bool, cache: Cache | None, batch: Batch | None) -> None:
     """Refuse to share answers of what may change something, or has no one answer. Raises `ValueError`."""
+    tag = handler.capability
     for option, wanted in (("reads=True", reads), ("cache=", cache), ("batch=", batch)):
-        if wanted and stream:
+        if wanted and is_stream(handler):
             raise ValueError(f"{tag!r} is a stream, which is never shared: leave out {option}")
         if wanted and not reads:
             raise ValueError(
                 f"{option} of {tag!r} gives one answer to several calls, so the capability must change nothing: "
                 "say reads=True if it does not"
             )
+    if batch is None:
+        return
+    if batch.into == tag:
+        raise ValueError(
+            f"batch= of {tag!r} goes into {tag!r} itself: name the capability that takes many at once"
+        )
+    properties = None if handler.input_schema is None else handler.input_schema.get("properties", {})
+    if properties is not None and batch.by not in properties:
+        there = ", ".join(map(repr, properties)) or "none"
+        raise ValueError(
+            f"batch= of {tag!r} goes by {batch.by!r}, which is no parameter of it: it has {there}"
+        )
+
+
+def check_rate(tag: str, rate: Rate | None) -> None:
+    """Refuse a rate that bounds nothing. Raises `ValueError`."""
+    if rate is not None and rate.calls is rate.concurrent is None:
+        raise ValueError(f"rate= of {tag!r} bounds nothing: say calls=, concurrent=, or both")
 
 
 def is_stream(handler: Handler) -> bool:

@@ -15,7 +15,7 @@ from reach.wire.names import CapabilityName, Token
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 TESTED_SHARE = 0.65

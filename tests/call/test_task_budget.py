@@ -192,3 +192,15 @@ def test_the_default_is_said_by_the_environment() -> None:
         reach.ConfigError, match=r"REACH_TASK_BUDGET_SECONDS is 'soon'\. Right would be a number"
     ):
         task_budget({"REACH_TASK_BUDGET_SECONDS": "soon"})
+    # Rounded down it would be 0, and no bound.
+    with pytest.raises(
+        reach.ConfigError, match=r"REACH_TASK_BUDGET_CALLS is '0\.5'\. Right would be a whole number"
+    ):
+        task_budget({"REACH_TASK_BUDGET_CALLS": "0.5"})
+
+
+async def test_a_round_takes_a_budget_only() -> None:
+    """GUARD-4: what is no budget is told so before anything is called."""
+    with pytest.raises(TypeError, match=r"as in reach\.Budget\(calls=5\), not 5"):
+        async with reach.round(budget=5):  # type: ignore[arg-type]
+            pass

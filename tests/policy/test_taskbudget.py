@@ -53,6 +53,23 @@ def test_a_budget_is_checked(bounds: dict[str, object]) -> None:
         Budget(**bounds)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"calls": 1.5}, ValueError, "calls is a whole number, 0 or more, or not given, not 1.5"),
+        ({"calls": "3"}, TypeError, "calls is a number, 0 or more, not '3'"),
+        ({"calls": True}, TypeError, "calls is a number, 0 or more, not True"),
+        ({"by_capability": {"a.*": 0.5}}, ValueError, r"by_capability\['a.\*'\] is a whole number"),
+        ({"by_capability": ["a.b"]}, TypeError, "by_capability maps names to calls"),
+    ],
+    ids=str,
+)
+def test_what_is_no_budget_is_refused(given: dict[str, object], error: type[Exception], told: str) -> None:
+    """GUARD-4: the message says which bound is wrong, and what would be right."""
+    with pytest.raises(error, match=told):
+        purse(**given)
+
+
 def test_what_is_left_is_the_least_of_both() -> None:
     """A round inside a round has what both leave it."""
     inner, outer = Left(3, None, 9.0, {"a.b": 4}), Left(5, 1.0, 2.0, {"a.b": 1, "c.d": 7})
