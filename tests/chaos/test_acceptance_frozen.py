@@ -5,6 +5,7 @@ processes of their own.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ from tests.chaos.supervisor_rig import SupervisorRig, card, tell
 
 PER_S = 300.0
 PLAIN_PER_S = 30.0
+WITHIN_S = 2.5
+"""LIFE-4: how long after the hang the last call may begin that meets it."""
+
+SILENT_S = 1.0
+
 Hang = Callable[[Connection, Peer, float], None]
 
 
@@ -74,6 +80,17 @@ class Minute:
     back_s: float | None
     factors: dict[str, float]
     """What the table gave each instance in the end, where that is not 1."""
+    begun: dict[str, float]
+    """When work on each call began, by its key (monotonic s): as the agents' log has it."""
+
+    @property
+    def victims(self) -> list[Call]:
+        """Our calls that met the hung instance: nobody began to work on them for a long time, if ever.
+
+        Neither how long they took nor whether they were made again tells that: a busy machine makes calls slow, and
+        lets healthy agents say STALE.
+        """
+        return [call for call in self.meanwhile if self.begun.get(call.key, math.inf) - call.at > SILENT_S]
 
     @property
     def meanwhile(self) -> list[Call]:
@@ -83,19 +100,11 @@ class Minute:
     @property
     def around_s(self) -> float:
         """When the last call began that met the hung instance."""
-        return max((call.at - self.at for call in self.meanwhile if is_victim(call)), default=0.0)
+        return max((call.at - self.at for call in self.victims), default=0.0)
 
     def plainly(self, since: float, until: float) -> list[Call]:
         """The bare client's calls that began between these times, in seconds after the hang."""
         return [call for call in self.plain.calls if since <= call.at - self.at < until]
-
-
-def is_victim(call: Call) -> bool:
-    """Whether a call met somebody who did not answer: it had to be made again, or could not be.
-
-    How long it took says nothing: a busy machine makes calls slow that were answered at once.
-    """
-    return call.attempt > 1 or not call.ok
 
 
 class Watch:
@@ -135,6 +144,7 @@ async def a_minute(
     rig: SupervisorRig, own_rig: Rig, capability: str, hang: Hang, *, hung_s: float, rest_s: float
 ) -> Minute:
     """Load three agents, hang one of them for so long, and go on for a while after it is back."""
+    kind = capability.rpartition(".")[2]
     await rig.register(
         card(1, agent_id="stress", capability=capability)
     )  # Long warm: others are measured by it.
@@ -172,6 +182,7 @@ async def a_minute(
         fenced_s=min(watch.gone) - at if watch.gone else None,
         back_s=None if back_at is None else back_at - thawed_at,
         factors=watch.factors,
+        begun={effect.key: effect.at for effect in reversed(own_rig.effects.of("begin", kind))},
     )
 
 
@@ -179,7 +190,7 @@ def report(minute: Minute, what: str) -> None:
     """Print the numbers."""
     calls = minute.meanwhile
     took = [call.ms for call in calls]
-    victims = [call for call in calls if is_victim(call)]
+    victims = minute.victims
     before = minute.plainly(minute.around_s, minute.fenced_s or 99)
     after = minute.plainly(minute.fenced_s or 99, minute.thawed_at - minute.at)
     tell(
@@ -191,6 +202,11 @@ def report(minute: Minute, what: str) -> None:
         f"{percentile(took, 0.5):.1f} ms, slowest {max(took):.0f} ms; {len(victims)} victims; ends {ends(calls)}; the "
         f"caller's loop late by {minute.ours.late_s * 1000:.0f} ms at most"
     )
+    late = [call for call in victims if call.at - minute.at > WITHIN_S]
+    if late:
+        tell(
+            f"late: {[(round(c.at - minute.at, 2), round(c.ms), c.end, c.instance, c.attempt) for c in late[:20]]}"
+        )
     tell(
         f"fenced {minute.fenced_s or -1:.2f} s after the hang; plain client before that {ends(before)}, after "
         f"{ends(after)}; back {minute.back_s if minute.back_s is None else round(minute.back_s, 2)} s after its end"
@@ -211,7 +227,7 @@ def begun_late(minute: Minute, own_rig: Rig, kind: str) -> list[str]:
 
 def assert_steered(minute: Minute) -> None:
     """LIFE-4's bounds."""
-    assert minute.around_s <= 2.5
+    assert minute.around_s <= WITHIN_S
     assert minute.around_s - minute.suspected_s <= 1.5
     assert percentile((call.ms for call in minute.meanwhile), 0.99) < 1000
 
@@ -248,7 +264,7 @@ async def test_a_hung_instance_is_steered_around(rig: SupervisorRig, own_rig: Ri
     minute = await a_minute(rig, own_rig, "stress.read", hang, hung_s=4.0, rest_s=0.7)
     report(minute, hang.__name__)
     assert {"ok"} == set(ends(minute.ours.calls))
-    assert minute.around_s <= 2.5
+    assert minute.around_s <= WITHIN_S
     assert minute.around_s - minute.suspected_s <= 1.5
     assert [] == begun_late(minute, own_rig, "read")
 

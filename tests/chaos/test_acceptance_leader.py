@@ -392,9 +392,8 @@ async def without_any(rig: SupervisorRig, *, alone_s: float, restarts: int) -> N
         readers = await rolled(rig, readers, "reader")
     await until_s(at + alone_s)
     began = monotonic()
-    starting = asyncio.create_task(rig.platform())
+    await rig.platform()
     held_at = await another_leads(rig, None)
-    await starting
     entry = await rig.entry(CAPABILITY)
     names = {peer.name for peer in readers}
     async with asyncio.timeout(15):
