@@ -176,10 +176,7 @@ class LeaderEntry(_Message):
 
 
 class InheritEntry(_Message):
-    """How a provider of a more general name counts for a request (behaviour ROUTE-4), for those that nobody serves.
-
-    A capability's dotted prefix is more general than it, and so are its `parents`. Who registered has an own entry.
-    """
+    """How a provider of a more general name counts (ROUTE-4). `parents` are more general beside the dotted prefix."""
 
     mode: Literal["fallback", "weight", "off"] = "off"
     parents: dict[str, tuple[str, ...]] = Field(default_factory=dict)
