@@ -11,10 +11,9 @@ CODE  := $(wildcard reach actors examples bench tests conftest.py)
 # What the user may add: make demo ARGS="my.pdf", make test ARGS="-k wire".
 ARGS  ?=
 QUICK := not soak and not chaos_long
-# Most tests wait for somebody: a server or a program that starts, a pause that is promised. Three processes keep two
-# cores at work; four would make programs start so slowly that nothing is gained. Files stay whole, and come in the order
-# of conftest.py. Those with tight bounds on time follow, one after the other: the bounds are about the system, not about
-# the machine.
+# Most tests wait for somebody for longer than they compute (a server or a program that starts, a pause that is promised),
+# so three processes have work for two cores. Files stay whole, and come in the order of conftest.py. Those with tight
+# bounds on time follow, one after the other: the bounds are about the system, not about the machine.
 TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder
 
 # The Python to build the virtual environment with; `make PYTHON=/path/to/python3.12 …` chooses another.

@@ -178,7 +178,7 @@ pytest_collect_file = Sybil(
 ).pytest()
 
 
-_LONG = ("tests/chaos/", "tests/cli/", "tests/examples/", "tests/packaging/")
+_LONG = ("tests/chaos/", "tests/cli/", "tests/examples/", "tests/packaging/", "docs/", "README")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
