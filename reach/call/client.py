@@ -149,7 +149,10 @@ class Bus:
     def broadcast(
         self, capability: str, env: Parameters = None, **options: Unpack[CallOptions]
     ) -> AsyncGenerator[Reply, None]:
-        """Call every instance of a capability, and iterate over their replies as they come."""
+        """Call every instance of a capability, and iterate over their replies as they come.
+
+        Raises `ValueError` for an `idempotency_key`: each instance does it for itself.
+        """
         name = names.capability(capability)
         return self._core.outflow.broadcast(name, env, self._options.merged(options))
 

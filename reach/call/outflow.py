@@ -46,6 +46,12 @@ class _Open:
         self.inflow: Inflow | None = None
 
 
+NO_KEY: Final = (
+    "a broadcast takes no idempotency_key, since every instance is asked and does it for itself: leave the key out, "
+    "or call `request`, which one of them does once"
+)
+
+
 class Outflow:
     """Streams, broadcasts and events of one client."""
 
@@ -153,6 +159,8 @@ class Outflow:
         """Yield one reply an instance as they come, failures among them, until all have answered or time is up."""
         out = self._out
         call = out.prepare(capability, given, options, kind="broadcast")
+        if call.keyed:
+            raise ValueError(NO_KEY)
         answers: asyncio.Queue[Reply | Failure] = asyncio.Queue()
         failure: Failure | None = None
         pending: Pending | None = None

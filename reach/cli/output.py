@@ -258,8 +258,10 @@ def plural(count: int, noun: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Give a message as a sentence: a capital in front, a full stop at the end."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
+    """Give a message as a sentence: a capital in front, unless it begins with a name, a full stop at the end."""
+    first = text.partition(" ")[0].replace("'", "")
+    head = text[:1].upper() if first.isalpha() else text[:1]
+    return head + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
 
 
 def age(seconds: float) -> str:

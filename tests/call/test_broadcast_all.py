@@ -163,3 +163,16 @@ async def test_an_event_with_wrong_parameters_is_refused(fleet: Fleet) -> None:
     with pytest.raises(reach.SchemaInvalid):
         await bus.publish("cache.purge", {"secs": 1})
     assert [("failed", "SCHEMA")] == [(record.outcome, record.reason) for record in fleet.records]
+
+
+async def test_a_broadcast_takes_no_key(fleet: Fleet) -> None:
+    """IDEM-1: everybody is asked, so a key could only be passed over; it is refused, and nobody is asked."""
+    heard: list[str] = []
+    await fleet.serve(cache_agent(heard=heard))
+    bus = await fleet.connect()
+    with pytest.raises(ValueError, match="a broadcast takes no idempotency_key"):
+        await all_of(bus.broadcast("cache.purge", idempotency_key="once"))
+    envelope = reach.Envelope(idempotency_key="once")
+    with pytest.raises(ValueError, match="or call `request`"):
+        await all_of(bus.broadcast("cache.purge", envelope))
+    assert not heard

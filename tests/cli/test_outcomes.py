@@ -240,7 +240,7 @@ def test_what_is_typed_wrongly_is_refused(books: Books) -> None:
         assert (Exit.USAGE, True) == (done.returncode, why in done.stderr), done.stderr
     done = books.outcomes("show", "rch_nobody")
     assert Exit.FAILED == done.returncode
-    assert "Rch_nobody is not on the list" in done.stderr
+    assert "rch_nobody is not on the list" in done.stderr
 
 
 def test_without_a_platform_nobody_keeps_the_list(at_bus: Reach) -> None:
