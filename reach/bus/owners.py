@@ -2,9 +2,9 @@
 
 An instance answers `ctl.<instance>.ping` until its connection ends, also while it drains. One that is not there is gone
 when its card says that it ended, or else when it stays away for longer than a link takes to come back; one that is
-silent when its card says so, or when it was silent for as long as its lease: until then it is watched, whether or not a
-call still waits for it, since a process that is stopped holds its connection and may wake. Without a supervisor only the
-answers count.
+silent when its card says so, or when it was silent for as long as its lease: until then it is watched, whether or not
+a call still waits for it, since a process that is stopped holds its connection and may wake. Without a supervisor only
+the answers count.
 
 ==============  =======================  ===============================================================
 what            number                   where it comes from
