@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -96,7 +96,6 @@ class Layers:
     fleet: Fleet
     folder: Path
     names: tuple[str, ...] = ()
-    programs: list[Program] = field(default_factory=list)
 
     @property
     def log(self) -> Path:
@@ -112,17 +111,17 @@ class Layers:
         self.log.touch()
         self.behave()
         for name, below in zip(names, (*names[1:], ""), strict=True):
-            for _ in range(instances):
-                self._start(name, below)
-        await asyncio.gather(*(program.ready() for program in self.programs))
+            # A layer at a time: six programs that start at once take the machine from each other.
+            started = [self._start(name, below) for _ in range(instances)]
+            await asyncio.gather(*(program.ready() for program in started))
         bus = await self.fleet.connect()
         await bus.cards.instances(f"layer.{names[0]}")
         judge_by(bus, NEVER_OPENS)
         return bus
 
-    def _start(self, name: str, below: str) -> None:
+    def _start(self, name: str, below: str) -> Program:
         env = {"NAME": name, "BELOW": below, "LOG": str(self.log), "PLAN": str(self.plan)}
-        self.programs.append(self.fleet.start(LAYER, name=f"layer-{name}", **env))
+        return self.fleet.start(LAYER, name=f"layer-{name}", **env)
 
     def behave(self, **plan: str) -> None:
         """Say what the layers do from now on."""
