@@ -132,7 +132,9 @@ _CARRIED: Final = (
 NO_OPTIONS: Final = Options()
 """The options of a call that has none; one object, so that asking is a comparison."""
 
-_FEW: Final = frozenset({"timeout_s", "target", "priority", "retry", "trace", "hedge", "cache", "queue", "mode"})
+_FEW: Final = frozenset(
+    {"timeout_s", "target", "priority", "retry", "trace", "hedge", "cache", "queue", "mode"}
+)
 """Options of which a program uses the same few combinations over and over: those are checked once."""
 _MAX_KNOWN: Final = 256
 _merged_before: dict[tuple[tuple[str, object], ...], Options] = {}

@@ -128,7 +128,7 @@ async def test_what_must_not_be_done_twice_is_not(
             retry=False,
             timeout_s=0.4,
             **({"idempotency_key": new_id()} if keyed else {}),
-            **{"hedge": options.get("hedge", True)},
+            hedge=options.get("hedge", True),
         )
         for _ in range(4)
     ]
