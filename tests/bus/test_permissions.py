@@ -62,6 +62,15 @@ async def _connected(
         await client.close()
 
 
+async def _settled(client: nats.NATS) -> None:
+    """Wait until the server has done all that was asked of it.
+
+    nats-py sends PING at once and the rest later: only what is sent before PING is done before PONG.
+    """
+    await client._flush_pending(force_flush=True)
+    await client.flush()
+
+
 async def _refusals(server: EmbeddedServer, role: Role, action: str, subject: str) -> list[str]:
     """Do one thing, and wait until the server has judged it (its PONG comes after its error)."""
     async with _connected(server, role) as (client, refused):
@@ -70,9 +79,7 @@ async def _refusals(server: EmbeddedServer, role: Role, action: str, subject: st
         else:
             name, _, queue = subject.partition(" ")
             await client.subscribe(name, queue=queue)
-        # nats-py sends PING at once and the rest later: only what is sent before PING is judged before PONG.
-        await client._flush_pending(force_flush=True)
-        await client.flush()
+        await _settled(client)
         return refused
 
 
@@ -336,7 +343,7 @@ async def test_serving_agents_leave_no_responders_intact(server: EmbeddedServer)
     """With agents connected and nobody serving a capability, a caller is told at once, not by timeout."""
     async with _connected(server, Role.AGENT) as (agent, _), _connected(server, Role.CALLER) as (caller, _):
         await agent.subscribe("cap.served", queue="reach")
-        await agent.flush()
+        await _settled(agent)
 
         with pytest.raises(NoRespondersError):
             await caller.request("cap.not.served", b"{}", timeout=5)
@@ -355,7 +362,7 @@ async def test_plain_requests_are_answered(server: EmbeddedServer, role: Role, p
             await agent.publish(message.reply, message.data)
 
         await agent.subscribe("cap.echo", queue="reach", cb=echo)
-        await agent.flush()
+        await _settled(agent)
         answer = await client.request("cap.echo", b'{"n": 1}', timeout=5)
 
     assert b'{"n": 1}' == answer.data
@@ -374,7 +381,7 @@ async def test_a_stream_reaches_an_inbox_of_another_prefix(server: EmbeddedServe
                 await agent.publish(message.reply, str(number).encode())
 
         await agent.subscribe("cap.stream", queue="reach", cb=stream)
-        await agent.flush()
+        await _settled(agent)
         frames = await client.subscribe("elsewhere.client1.stream1")
         await client.publish("cap.stream", b"{}", reply="elsewhere.client1.stream1")
         received = [int((await frames.next_msg(timeout=5)).data) for _ in range(40)]
@@ -399,7 +406,7 @@ async def test_blobs_go_both_ways(server: EmbeddedServer, role: Role) -> None:
         await (await writer.jetstream().object_store("reach_blobs_1h")).put(f"blob-{role}", content)
         store = await reader.jetstream().object_store("reach_blobs_1h")
         result = await store.get(f"blob-{role}")
-        await reader.flush()
+        await _settled(reader)
 
     assert content == result.data
     assert ([], []) == (writer_refused, reader_refused)
@@ -476,7 +483,7 @@ async def test_the_fencer_sees_a_disconnect_and_can_kick(server: EmbeddedServer)
     async with _connected(server, Role.FENCER) as (fencer, refused):
         arrivals = await fencer.subscribe("$SYS.ACCOUNT.*.CONNECT")
         departures = await fencer.subscribe("$SYS.ACCOUNT.*.DISCONNECT")
-        await fencer.flush()
+        await _settled(fencer)
         lost = asyncio.Event()
 
         async def on_lost() -> None:
