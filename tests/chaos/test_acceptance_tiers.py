@@ -28,6 +28,9 @@ from tests.chaos.stress_rig import Peer
 from tests.chaos.supervisor_rig import SupervisorRig, tell
 
 SAMPLES_S = 1000.0
+SLOWLY_S = 200.0
+"""Where shares are looked at for minutes: a thousand a second keep two cores busy."""
+
 OURS_S = 100.0
 
 
@@ -63,6 +66,11 @@ class Tiers:
         await self.ours.ask("steady", capability=CAPABILITY, per_s=OURS_S)
         await self.plain.ask("steady", capability=CAPABILITY, per_s=SAMPLES_S)
         await asyncio.sleep(1.0)
+
+    async def sample(self, per_s: float) -> None:
+        """Sample at another rate from now on."""
+        await self.plain.ask("stop")
+        await self.plain.ask("steady", capability=CAPABILITY, per_s=per_s)
 
     async def seen(self) -> tuple[Seen, Seen]:
         """What our caller and the bare client saw since the last time."""
@@ -140,6 +148,7 @@ async def test_a_tier_that_fails_falls_and_returns_gradually(rig: SupervisorRig)
     began = (await tiers.best.ask("fail", share=1.0))["at"]
     fell_at = await tiers.tiers(20, within_s=6)
     falling = await tiers.seen()
+    await tiers.sample(SLOWLY_S)
     await tiers.best.ask("fail", share=0.0)
     await asyncio.sleep(3.0)
     fallen = await tiers.seen()
@@ -157,10 +166,16 @@ async def test_a_tier_that_fails_falls_and_returns_gradually(rig: SupervisorRig)
     await asyncio.sleep(max(0.0, back_at + 122 - monotonic()))
     await tiers.seen()
     await asyncio.sleep(5.0)
+    entry, status = await rig.entry(CAPABILITY), await tiers.ours.ask("status")
     whole = await tiers.end()
     tell(
         f"fallen {fell_at - began:.2f} s after the first failure; meanwhile ours {ends(falling[0].calls)}, plain "
         f"{ends(falling[1].calls)}; back {back_at - fell_at:.1f} s later"
+    )
+    assert entry is not None
+    told = [(lane.provider, lane.breaker.state, lane.breaker.why) for lane in entry.lanes]
+    tell(
+        f"in the end the table says {[(t.priority, t.share) for t in entry.tiers]} {told}, our caller {status}"
     )
     parts = {"fallen": fallen, "waiting": waiting, "a fifth": fifth, "half": half, "whole": whole}
     for name, seen in parts.items():
