@@ -110,5 +110,5 @@ async def caller_program(
     )
     program = CallerProgram(process)
     rig.at_end(program.end)
-    await program.heard(lambda line: "ready" in line, within_s=20)
+    await program.heard(lambda line: "ready" in line, within_s=60)
     return program

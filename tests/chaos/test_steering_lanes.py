@@ -175,7 +175,8 @@ async def test_a_lane_comes_back_by_five_probes_of_all_callers_together(rig: Sup
         bad.share = 0.0
         half_open = await written.next("half_open", within_s=30)
         closed = await written.next("closed", within_s=10)
-        probes = sum(half_open <= at <= closed for at in bad.begun)
+        # What was under way when it opened has long begun; the first probe may begin before "half open" is written.
+        probes = sum(opened + 1 <= at <= closed for at in bad.begun)
         async with asyncio.timeout(10):
             while sum(at > closed for at in bad.begun) < 20:  # noqa: ASYNC110 - counted in an agent
                 await asyncio.sleep(0.01)
@@ -186,8 +187,6 @@ async def test_a_lane_comes_back_by_five_probes_of_all_callers_together(rig: Sup
             f"{(closed - half_open) * 1000:.0f} ms later"
         )
         assert 5 == probes
-        # What was under way when it opened had long begun when it was half open.
-        assert 0 == sum(opened + 1 <= at < half_open for at in bad.begun)
 
 
 @pytest.mark.alone
