@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from reach.call.options import NO_FALLBACK
-from reach.faults import Executed, Reason
+from reach.faults import Advice, Code, Executed, Reason
 from reach.policy.degrade import DegradeBook, notice
 from reach.policy.fallback import Fallback, Fallbacks, Static, fall_back
 from reach.wire.record import ReachRecord
@@ -29,6 +29,8 @@ _log = logging.getLogger("reach.call")
 
 CACHE: Final = "cache"
 """The metrics' provider of an answer that was given again: no lane's latency is flattered by it."""
+
+REPEAT: Final = "It is not known whether this was done. Do not do it in another way: repeat it later with the same idempotency key."
 
 _AGAIN: Final = frozenset({"retry", "retry_elsewhere"})
 """Decisions after which the record has another attempt, unless it says more."""
@@ -74,7 +76,7 @@ class Teller:
             reply.instance = reply.instance or last.instance
             reply.provider = reply.provider or last.provider
         if reply.error is not None:
-            self._complete(call, reply.error)
+            reply.error = self._completed(call, reply.error)
             if reply.error.reason is Reason.OUTCOME_UNKNOWN and self.on_unknown is not None:
                 self.on_unknown(call, reply.error)
         reply.attempt = len(call.attempts) or reply.attempt
@@ -175,7 +177,7 @@ class Teller:
         found.message += f"; near: {', '.join(near)}." if near else "."
         return found
 
-    def _complete(self, call: Call, failure: Failure) -> None:
+    def _completed(self, call: Call, failure: Failure) -> Failure:
         """Say in a failure, and in its record, what is known of the call as a whole."""
         last = call.attempts[-1] if call.attempts else None
         if last is not None and last.decision in _AGAIN:
@@ -184,6 +186,14 @@ class Teller:
         if failure.executed is Executed.NO:
             # The last attempt did nothing; an earlier one may have.
             failure.executed = call.executed
+        astray = failure.code is Code.CONN_REFUSED or failure.advice is Advice.TRY_OTHER
+        if astray and failure.executed is Executed.MAYBE and call.keyed and not call.idempotent:
+            # Nobody may do it in another way (RETRY-2), and the key finds out whether it was done.
+            known = [one.reason for one in call.attempts if one.executed is Executed.MAYBE and one.reason]
+            reason = Reason(known[0]) if known else failure.reason
+            failure = Failure.of(reason, REPEAT, executed=Executed.MAYBE, retryable=True)
+            failure.advice = Advice.WAIT
+        return failure
 
     def _localise(self, call: Call, failure: Failure) -> None:
         """Say what the caller can use: near names for a capability that nobody serves, agents for a wrong target."""

@@ -3,7 +3,7 @@
 import asyncio
 
 import reach
-from reach.faults import Reason
+from reach.faults import Advice, Executed, Reason
 from reach.ids import new_id
 from tests.runtime.fleet import Fleet
 
@@ -59,3 +59,47 @@ async def test_a_duplicate_says_nothing_of_how_fast_a_lane_is(fleet: Fleet) -> N
         assert (await bus.request("ledger.book", {"amount": 1}, idempotency_key=key)).ok
     (lane,) = bus._core.outbound.lanes.known("ledger.book")
     assert 1 == lane.account.ok
+
+
+DOOMED = """
+import os, signal
+import reach
+
+agent = reach.Agent("doomed")
+
+async def end() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+agent.capability("doomed.write")(end)
+agent.capability("doomed.put", idempotent=True)(end)
+agent.run()
+"""
+
+
+async def test_a_write_that_may_have_been_done_is_not_sent_another_way(fleet: Fleet) -> None:
+    """RETRY-2: its instance died and nobody else is there; whoever asked is told to repeat it with its key, only so."""
+    await fleet.program(DOOMED, name="doomed")
+    bus = await fleet.connect()
+    await bus.cards.instances("doomed.write")
+    reply = await bus.request("doomed.write", idempotency_key=new_id(), timeout_s=5, fallback="as if done")
+    assert reply.error is not None
+    assert (Executed.MAYBE, Advice.WAIT, True) == (
+        reply.error.executed,
+        reply.error.advice,
+        reply.error.retryable,
+    )
+    assert "repeat it later with the same idempotency key" in reply.error.message
+
+
+async def test_a_read_that_may_have_been_done_may_go_elsewhere(fleet: Fleet) -> None:
+    """ERR-4: of what may be done twice the last failure is told, and another way is as good."""
+    await fleet.program(DOOMED, name="doomed")
+    bus = await fleet.connect()
+    await bus.cards.instances("doomed.put")
+    reply = await bus.request("doomed.put", idempotency_key=new_id(), timeout_s=5)
+    assert reply.error is not None
+    assert (Executed.MAYBE, Reason.NO_RESPONDERS, Advice.TRY_OTHER) == (
+        reply.error.executed,
+        reply.error.reason,
+        reply.error.advice,
+    )
