@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from reach.bus.pending import Pending
 from reach.call.choose import Route
 from reach.call.context import CallContext
 from reach.call.lanes import Lane
@@ -73,6 +74,8 @@ class Call(Struct, gc=False, eq=False):
     handler_ms: float = 0.0
     inner_retried: bool = False
     data_frames: int = 0
+    going_on: Pending | None = None
+    """An attempt that was not stopped when its time was over."""
     thrifty: bool = False
     """Whether it has to ask first if it may be made, or need not be (`reach.call.thrift`)."""
     local_share: bool = False
@@ -116,6 +119,15 @@ class Call(Struct, gc=False, eq=False):
     def keyed(self) -> bool:
         """Whether the call carries an idempotency key."""
         return self.envelope.idempotency_key is not None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether an attempt goes on at its agent when its time is over, and the next one asks for its result.
+
+        So for a write with a key: stopped in the middle, nobody could tell what became of it, and the next attempt
+        would be told that. What may be done again is better begun anew.
+        """
+        return self.envelope.idempotency_key is not None and not self.idempotent
 
     @property
     def may_retry_timeouts(self) -> bool:

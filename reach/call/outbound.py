@@ -13,8 +13,6 @@ from random import random
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import anyio
-
 from reach.bus.connection import LinkState
 from reach.call.call import Answered, Call, Outlived
 from reach.call.checks import Checks
@@ -26,7 +24,7 @@ from reach.call.hedged import hedged
 from reach.call.judge import Judge
 from reach.call.lanes import Lanes
 from reach.call.permits import AskFirst
-from reach.call.prepare import prepare
+from reach.call.prepare import deadline_by, prepare
 from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.call.telling import Teller
 from reach.call.thrift import Thrift
@@ -159,6 +157,8 @@ class Outbound:
             return reply
         finally:
             self.release(call)
+            if call.going_on is not None:
+                self.mux.cancel(call.going_on)
             if asks:
                 self.thrift.leave(call)
             if giving_up is not None:
@@ -229,7 +229,7 @@ class Outbound:
             said = call.options.timeout_s is not None or call.envelope.timeout_ms is not None
             if card is not None and not said and call.kind != "stream":
                 # The first call of a capability learns its timeout only now.
-                call.deadline = _deadline_by(call, card)
+                call.deadline = deadline_by(call, card)
         call.card = card
         if card is not None:
             self._check(call, card)
@@ -430,8 +430,10 @@ class Outbound:
         share_s = attempt_share_s(call.deadline - now, may_retry=may_retry)
         if share_s <= 0:
             raise Outlived(Failure.of(Reason.DEADLINE, executed=Executed.NO))
-        left_ms = int(share_s * 1000)
-        envelope = call.envelope
+        envelope, given_s = call.envelope, share_s
+        if envelope.idempotency_key is not None and call.goes_on:
+            given_s = attempt_share_s(call.deadline - now, may_retry=False)
+        left_ms = int(given_s * 1000)
         envelope.attempt = len(call.attempts) + (2 if call.around.again else 1)
         envelope.timeout_ms = left_ms or 1
         envelope.expires_at = self.connection.broker_time.about_ms(now) + left_ms
@@ -470,10 +472,11 @@ class Outbound:
             failure = outcome
             if pending.retried:
                 call.inner_retried = True
-            if failure.reason is Reason.DEADLINE:
-                self.mux.cancel(pending)
-            else:
+            if failure.reason is not Reason.DEADLINE or call.goes_on:
                 self.mux.close_one(pending)
+                call.going_on = pending if failure.reason is Reason.DEADLINE else call.going_on
+            else:
+                self.mux.cancel(pending)
             attempt.instance = pending.accepted or attempt.instance
         if attempt.provider is None and attempt.instance is not None:
             attempt.provider = attempt.instance.rpartition("-")[0]
@@ -491,10 +494,3 @@ class Outbound:
         ):
             return  # The broker said nothing at all: whose silence this was is not known.
         self.judge.blame(call, attempt, failure, now, took_ms, permit)
-
-
-def _deadline_by(call: Call, card: CapabilityCard) -> float:
-    """Give the deadline that a card allows, within everything that surrounds the call."""
-    around = call.around.deadline
-    wanted = min(call.began + card_timeout_s(card), anyio.current_effective_deadline())
-    return wanted if around is None else min(wanted, around)

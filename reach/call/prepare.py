@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from pydantic import BaseModel
 
 from reach import ids
 from reach.call.call import Call
 from reach.call.context import NOTHING_AROUND, current
 from reach.call.scopes import scope_deadline
+from reach.policy.deadline import card_timeout_s
 from reach.wire import codec, names
 from reach.wire.envelope import MAX_CHAIN, Envelope, is_envelope
 from reach.wire.trace import Hop, Trace
@@ -167,3 +169,10 @@ def _apply(envelope: Envelope, options: Options) -> None:
     envelope.prefer = codec.wire_form(options.prefer or envelope.prefer)
     envelope.idempotency_key = options.idempotency_key or envelope.idempotency_key
     envelope.priority = options.priority or envelope.priority
+
+
+def deadline_by(call: Call, card: CapabilityCard) -> float:
+    """Give the deadline that a card allows, within everything that surrounds the call."""
+    around = call.around.deadline
+    wanted = min(call.began + card_timeout_s(card), anyio.current_effective_deadline())
+    return wanted if around is None else min(wanted, around)

@@ -106,10 +106,7 @@ class Answers:
         """Send a reply whose data goes through the blob store. Raises `ReachError` when there is none."""
         body = {"data": reply.data}
         packed = codec.pack_json(body) if job.as_json else codec.pack(body)
-        most = job.served.card.max_payload_bytes
-        if len(packed) > most:
-            message = f"the result has {len(packed)} bytes; {job.served.name} answers with at most {most}"
-            raise UpstreamFailure(message, reason=Reason.BAD_RESULT)
+        check_size(job, len(packed))
         reply.blob = await self._blobs.put(packed, bucket=BLOB_BUCKET)
         reply.data = None
         self.send(job, reply)
@@ -181,6 +178,14 @@ class Answers:
                 self._publish(subject, data)
             else:
                 self.unsent += 1
+
+
+def check_size(job: Job, size: int) -> None:
+    """Refuse a result that is larger than its capability allows. Raises `UpstreamFailure`."""
+    most = job.served.card.max_payload_bytes
+    if size > most:
+        message = f"the result has {size} bytes; {job.served.name} answers with at most {most}"
+        raise UpstreamFailure(message, reason=Reason.BAD_RESULT)
 
 
 def _tellable(failure: Failure) -> Failure:

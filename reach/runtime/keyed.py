@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from reach.bus.idempotency import Taken
-from reach.errors import NotOnTheWire
+from reach.errors import NotOnTheWire, UpstreamFailure
 from reach.faults import Executed, Reason
-from reach.runtime.answer import failure_of
+from reach.runtime.answer import check_size, failure_of
 from reach.runtime.executor import ThreadExecutor
 from reach.runtime.refusals import where
 from reach.runtime.responder import reach_id
@@ -141,7 +141,9 @@ class Keyed:
         """Answer a call that has a key, once what became of it is kept."""
         reply = self._responder.composed(job, value, failure)
         if not run.outlived:
-            reply = await self._once.end(run, self._crossing(reply), idempotent=job.served.card.idempotent)
+            reply = await self._once.end(
+                run, self._crossing(job, reply), idempotent=job.served.card.idempotent
+            )
             self._responder.addressed(job, reply)
         if job.wants_answer:
             await self._responder.send(job, reply)
@@ -154,14 +156,16 @@ class Keyed:
             value = job.served.handler.result(await returning)
         except Exception as error:  # noqa: BLE001 - as in `Inbound.work`
             failure = self._responder.failure(job, error)
-        reply = self._crossing(self._responder.composed(job, value, failure))
+        reply = self._crossing(job, self._responder.composed(job, value, failure))
         await self._once.end(run, reply, idempotent=job.served.card.idempotent)
 
-    def _crossing(self, reply: Reply) -> Reply:
-        """Give a reply in the form that crosses the wire; what cannot was done, and is lost."""
+    def _crossing(self, job: Job, reply: Reply) -> Reply:
+        """Give a reply in the form that crosses the wire; what cannot, or is too large, was done, and is lost."""
         try:
             reply.data = codec.wire_form(reply.data)
-        except NotOnTheWire as error:
+            if len(reply.pack()) > job.served.card.max_payload_bytes:
+                check_size(job, len(codec.pack({"data": reply.data})))
+        except (NotOnTheWire, UpstreamFailure) as error:
             reply.ok, reply.data, reply.error = False, None, failure_of(error)
         return reply
 

@@ -331,3 +331,81 @@ async def test_a_result_that_cannot_be_kept_is_kept_later(
     assert entry is not None
     assert EntryState.DONE is entry.state
     assert 1 == len(desk.done)
+
+
+@pytest.mark.parametrize("value", [2**80, "\ud800", {"a": [2**70]}], ids=["number", "surrogate", "inside"])
+async def test_a_result_that_cannot_cross_is_kept_as_such(fleet: Fleet, value: Any) -> None:
+    """IDEM-5, CALL-8: it was done; the first caller and all later ones are told what was wrong with its result."""
+    agent, key = reach.Agent("desk"), new_id()
+    done: list[int] = []
+
+    @agent.capability("desk.odd")
+    async def odd() -> Any:
+        done.append(1)
+        return value
+
+    instance = await fleet.serve(agent)
+    bus = await fleet.connect()
+    replies = [await bus.request("desk.odd", idempotency_key=key, timeout_s=5) for _ in range(2)]
+    assert [1] == done
+    assert [(Reason.BAD_RESULT, Executed.YES)] * 2 == [
+        (reply.error and reply.error.reason, reply.error and reply.error.executed) for reply in replies
+    ]
+    assert all("cannot cross the wire" in ((reply.error and reply.error.message) or "") for reply in replies)
+    assert [False, True] == [reply.duplicate for reply in replies]
+    entry = await entry_of(instance, "desk.odd", key)
+    assert entry is not None
+    assert EntryState.DONE is entry.state
+
+
+async def test_a_result_over_the_limit_is_refused_with_a_key_as_without(fleet: Fleet) -> None:
+    """CALL-7, IDEM-5: nothing that is too large is kept, and both callers are told the sizes."""
+    desk, key = Desk(max_payload_bytes=2000), new_id()
+    await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    replies = [
+        await bus.request("desk.do", {"size": 3000}, idempotency_key=key, timeout_s=5) for _ in range(2)
+    ]
+    assert 1 == len(desk.done)
+    assert [Reason.BAD_RESULT] * 2 == [reply.error and reply.error.reason for reply in replies]
+    assert all("at most 2000" in ((reply.error and reply.error.message) or "") for reply in replies)
+
+
+async def test_a_slow_write_with_a_key_has_all_of_its_time(fleet: Fleet) -> None:
+    """CALL-3, RETRY-1: the second attempt gets the result of the first, which nobody has stopped."""
+    desk = Desk()
+    for _ in range(2):
+        await fleet.serve(desk.agent)
+    bus = await fleet.connect()
+    await bus.cards.instances("desk.do")
+    given = {"number": "R-2", "wait_s": 1.7}
+    reply = await bus.request("desk.do", given, idempotency_key=new_id(), timeout_s=2.0)
+    assert ({"booked": "R-2"}, 1, True) == (reply.data, len(desk.done), reply.duplicate)
+
+
+async def test_who_leaves_during_the_second_attempt_stops_the_first(fleet: Fleet) -> None:
+    """CALL-5: a write that goes on while it is asked for again is stopped with its caller."""
+    agent, key = reach.Agent("desk"), new_id()
+    ended: list[str] = []
+
+    @agent.capability("desk.long")
+    async def long() -> str:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return "done"
+
+    for _ in range(2):
+        await fleet.serve(agent)
+    bus = await fleet.connect()
+    call = asyncio.create_task(bus.request("desk.long", idempotency_key=key, timeout_s=20))
+    await eventually(lambda: bus.pending == 1 and bus._core.mux._open_calls()[0].accepted is not None)
+    bus._core.mux._open_calls()[0].settle(reach.Failure.of(Reason.DEADLINE))  # Its share of the time is over.
+    await eventually(lambda: bus.metrics.attempts.samples() != [] and bus.pending == 1)
+    await asyncio.sleep(0.3)
+    assert [] == ended
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await eventually(lambda: ended == ["cancelled"])
