@@ -49,8 +49,10 @@ class Quota:
             return
         tenant = (payer.envelope.tenant or DEFAULT_TENANT) if rate.per == "tenant" else ""
         gate = self._gate(call.capability, tenant, rate)
+        # The place that a nested call would wait for may be held by the call it is nested in (CALL-4).
+        own = rate.concurrent is not None and call.capability in (payer.envelope.chain or ())
         try:
-            grant = await gate.enter(deadline=call.deadline, queues=payer.options.queue)
+            grant = await gate.enter(deadline=call.deadline, queues=payer.options.queue and not own)
         except CrowdedError as crowded:
             raise Outlived(self._refusal(call, tenant, rate, crowded)) from None
         self._inside[call.reach_id] = gate, grant

@@ -269,3 +269,28 @@ async def test_another_card_changes_the_limit(fleet: Fleet) -> None:
     gate.limit = RateLimit(5, 60_000, None)
     assert 4 == good(await burst(bus, desk, 6))
     assert 0 == gate.holding
+
+
+async def test_a_call_does_not_wait_for_itself(fleet: Fleet) -> None:
+    """CALL-4, GUARD-3: a nested call of the same capability finds the place taken by itself, and is refused at once."""
+    agent, name = reach.Agent("desk"), f"desk{next(_numbers)}.more"
+
+    @agent.capability(name, rate=reach.Rate(concurrent=1))
+    async def more(ctx: reach.Context, deep: bool = True) -> Any:
+        if not deep:
+            return "done"
+        began = monotonic()
+        reply = await ctx.bus.request(name, {"deep": False}, queue=True)
+        return [reply.error and reply.error.reason, monotonic() - began < 2.0]
+
+    await fleet.serve(agent)
+    bus = await fleet.connect()
+    await bus.cards.instances(name)
+    reply = await bus.request(name, timeout_s=8)
+    assert [Reason.QUOTA_EXCEEDED, True] == reply.unwrap()
+    assert ["done"] * 3 == [
+        reply.data
+        for reply in await asyncio.gather(
+            *(bus.request(name, {"deep": False}, queue=True, timeout_s=8) for _ in range(3))
+        )
+    ]
