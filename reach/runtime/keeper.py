@@ -180,12 +180,13 @@ class Keeper:
         if len(self._doubtful) >= MAX_DOUBTFUL:
             del self._doubtful[next(iter(self._doubtful))]
         self._doubtful[key, entry.nonce] = None
-        if self._clearing is None:
+        if self._clearing is None or self._clearing.done():
             self._clearing = self.spawn(self._clear(), name="release of what never began")
             self._clearing.add_done_callback(self._cleared)
 
-    def _cleared(self, _: asyncio.Task[Any]) -> None:
-        self._clearing = None
+    def _cleared(self, ended: asyncio.Task[Any]) -> None:
+        if self._clearing is ended:
+            self._clearing = None
 
     async def _clear(self) -> None:
         tries = 0

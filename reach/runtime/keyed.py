@@ -141,9 +141,9 @@ class Keyed:
         """Answer a call that has a key, once what became of it is kept."""
         reply = self._responder.composed(job, value, failure)
         if not run.outlived:
-            reply = await self._once.end(
-                run, self._crossing(job, reply), idempotent=job.served.card.idempotent
-            )
+            crossing = self._crossing(job, reply)
+            # A copy: what becomes of it on the way to this caller is nothing that duplicates are given.
+            reply = replace(await self._once.end(run, crossing, idempotent=job.served.card.idempotent))
             self._responder.addressed(job, reply)
         if job.wants_answer:
             await self._responder.send(job, reply)
