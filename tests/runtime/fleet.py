@@ -30,7 +30,7 @@ from reach.observe.records import MemorySink, NullSink, Recorder
 from reach.runtime.instance import Instance
 from reach.wire.record import ReachRecord
 
-READY_S = 20.0
+READY_S = 60.0
 """How long a program may take to serve: imports on a busy machine."""
 
 SOON_S = 10.0
