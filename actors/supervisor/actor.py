@@ -25,8 +25,10 @@ from actors.supervisor.answers import (
     LOOK,
     body_of,
     card_of,
+    contained,
     read_as,
     read_batch,
+    refusal_of,
     seen,
     service_of,
     stored,
@@ -45,7 +47,7 @@ from reach import ids
 from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.bus.subscription import Subscription
-from reach.errors import SchemaInvalid
+from reach.errors import LinkDown
 from reach.policy.inherit import Inheritance
 from reach.runtime.actor import Actor, Message, every, on
 from reach.runtime.child import RoleUnavailable
@@ -63,7 +65,6 @@ from reach.wire.registration import (
     Register,
     read_message,
 )
-from reach.wire.reply import Failure
 
 _log = logging.getLogger("reach.supervisor")
 
@@ -137,9 +138,9 @@ class Supervisor(Actor):
 
     def _take_in(self, governor: Governor, moment: Moment) -> None:
         for beat in read_batch(self._beats, Heartbeat):
-            governor.beat(beat, moment)
+            contained(governor.beat, beat, moment)
         for digest in read_batch(self._digests, Outcomes):
-            governor.digest(digest, moment)
+            contained(governor.digest, digest, moment)
 
     # -- leading --------------------------------------------------------------------------------------
 
@@ -265,7 +266,7 @@ class Supervisor(Actor):
             case "applied" if governor is not None and not delivery.no_responders:
                 applied = read_as(delivery.data, Applied)
                 if applied is not None:
-                    governor.applied(applied, self._moment())
+                    contained(governor.applied, applied, self._moment())
                     self._send(governor, self._moment())
             case "pong" if governor is not None:
                 (governor.absent if delivery.no_responders else governor.pong)(rest, self._moment())
@@ -334,8 +335,7 @@ class Supervisor(Actor):
     def command(self, message: Message) -> None:
         """An operator wants something."""
         delivery: Delivery = message.body["delivery"]
-        governor = self._governor
-        if governor is None:
+        if (governor := self._governor) is None:
             return
         verb, moment = delivery.subject.rpartition(".")[2], self._moment()
 
@@ -367,14 +367,15 @@ class Supervisor(Actor):
         request = unread(delivery, self.connection)
         try:
             request = read(delivery, self.connection)
-            answer = done(request)
-        except (SchemaInvalid, ValueError) as error:
-            refusal = error if isinstance(error, SchemaInvalid) else SchemaInvalid(str(error))
+            answer = body_of(done(request))
             if request.waits:
-                request.refuse(Failure.of_error(refusal))
-            return
-        if request.waits:
-            request.reply(body_of(answer))
+                request.reply(answer)
+        except LinkDown:
+            raise
+        except Exception as error:  # noqa: BLE001 - one request that fails must not end who leads
+            refusal = refusal_of(error, delivery.subject)
+            if request.waits:
+                request.refuse(refusal)
 
     def _hear(
         self, message: Message, model: type[M], taken: Callable[[Governor], Callable[[M, Moment], None]]
@@ -383,11 +384,11 @@ class Supervisor(Actor):
         governor = self._governor
         if governor is None:
             return
+        moment = self._moment()
         told = read_as(message.body["delivery"].data, model)
         if told is not None:
-            moment = self._moment()
             self._stay(moment.now)
-            taken(governor)(told, moment)
+            contained(taken(governor), told, moment)
             self._send(governor, moment)
 
     def _send(self, governor: Governor, moment: Moment) -> None:

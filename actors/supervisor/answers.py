@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from actors.supervisor.leader import Seen
+from actors.supervisor.letters import Moment
 from reach.bus.framing import Delivery
-from reach.errors import SchemaInvalid
+from reach.errors import NotOnTheWire, ReachError, SchemaInvalid
+from reach.runtime.message import failure_of
 from reach.wire import codec
 from reach.wire.card import Card
 from reach.wire.registration import LEADER_KEY, ROUTES, LeaderEntry, read_message
+from reach.wire.reply import Failure
 
 _log = logging.getLogger("reach.supervisor")
 
@@ -28,6 +31,7 @@ GUARDED: Final = {"Nats-Expected-Last-Subject-Sequence-Subject": LEADER}
 """The leader's key on the bus, how to look at it, and the headers that guard a write by it."""
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 def read_as(data: bytes, model: type[M]) -> M | None:
@@ -44,6 +48,24 @@ def read_batch(gathered: list[bytes], model: type[M]) -> Iterator[M]:
     batch = gathered[:MOST_AT_ONCE]
     del gathered[:MOST_AT_ONCE]
     return (found for data in batch if (found := read_as(data, model)) is not None)
+
+
+def contained(take: Callable[[T, Moment], None], told: T, moment: Moment) -> None:
+    """Have one message taken in. What goes wrong with it is logged and ends nothing: others lead no better by it."""
+    try:
+        take(told, moment)
+    except Exception:  # noqa: BLE001 - a message that was not foreseen must not end who leads
+        _log.exception("A %s was not taken in: %.500s", type(told).__name__, told)
+
+
+def refusal_of(error: Exception, subject: str) -> Failure:
+    """Say to whoever asked what was wrong with a request; of a fault of ours only that there was one."""
+    if isinstance(error, ReachError):
+        return Failure.of_error(error)
+    if isinstance(error, ValueError) and not isinstance(error, ValidationError | NotOnTheWire):
+        return Failure.of_error(SchemaInvalid(str(error)))
+    _log.error("A request on %s failed: it was not foreseen", subject, exc_info=error)
+    return failure_of(error)
 
 
 def seen(delivery: Delivery) -> Seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -36,7 +35,7 @@ from reach.wire.registration import (
     Show,
     read_message,
 )
-from reach.wire.route import Breaker, RouteEntry
+from reach.wire.route import Breaker, RouteEntry, Strategy
 
 _READING: Final = frozenset({RouteVerb.EXPLAIN, RouteVerb.SHOW, RouteVerb.INSTANCES})
 """What changes nothing is not audited."""
@@ -82,14 +81,8 @@ def obey(
 def _set(ask: Ask, command: RouteCommand) -> RouteAnswer:
     command = _as(command, SetRoute)
     _known(ask, command.capability)
-    for provider, weight in command.weights.items():
-        if not 0 <= weight < math.inf:
-            raise SchemaInvalid(f"the weight of {provider} is a finite number of 0 or more, not {weight}")
-        _lane(ask, command.capability, provider, may_be_absent=True)
-    for provider, limit in command.limits.items():
-        if limit < 1:
-            raise SchemaInvalid(f"the limit of {provider} is at least 1, not {limit}")
     choice = ask.governor.planner.choice(command.capability).copy()
+    _check_set(ask, command, choice)
     for provider, weight in command.weights.items():
         choice.weights[provider] = weight
         if weight == 1:
@@ -106,11 +99,35 @@ def _set(ask: Ask, command: RouteCommand) -> RouteAnswer:
     return _chosen(ask, command.capability, choice, dry_run=command.dry_run)
 
 
+def _check_set(ask: Ask, command: SetRoute, choice: Choice) -> None:
+    """Refuse what names a lane that is not there. Before anybody serves it a lane may have settings."""
+    ended = [provider for provider in command.limits_off if provider not in choice.limits]
+    for provider in (*command.weights, *command.limits, *ended):
+        _lane(ask, command.capability, provider, may_be_absent=True)
+    for provider in command.reset_quality:
+        _lane(ask, command.capability, provider)
+    if command.strategy is not None:
+        _strategy(ask, command.capability, command.strategy)
+
+
+def _strategy(ask: Ask, capability: str, strategy: Strategy) -> None:
+    """Refuse a static split that would pick nobody. A strategy that we do not know is somebody's own."""
+    if strategy.name != "static":
+        return
+    if not any(share.weight for share in strategy.shares):
+        raise SchemaInvalid(
+            "a static split says the parts: a share of more than 0 for at least one provider or label"
+        )
+    for share in strategy.shares:
+        if share.provider is not None:
+            _lane(ask, capability, share.provider, may_be_absent=True)
+
+
 def _canary(ask: Ask, command: RouteCommand) -> RouteAnswer:
     command = _as(command, SetCanary)
     _known(ask, command.capability)
     canary = command.canary
-    if canary is not None and canary.version is None and not canary.labels:
+    if canary is not None and not canary.version and not canary.labels:
         raise SchemaInvalid("a canary names a version or labels: without either nobody belongs to it")
     choice = ask.governor.planner.choice(command.capability).copy()
     choice.canary = canary
@@ -130,6 +147,9 @@ def _chosen(ask: Ask, capability: str, choice: Choice, *, dry_run: bool) -> Rout
             after=after.entry,
             tickets=after.tickets.explain(),
         )
+    planner.look(
+        capability, moment.now, moment.at_ms, choice=choice, trial=True
+    )  # Or it would fail from now on.
     planner.choices[capability] = choice
     done = planner.work_out(capability, moment.now, moment.at_ms)
     return RouteAnswer(

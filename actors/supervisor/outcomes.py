@@ -27,6 +27,7 @@ from typing import Final, Generic, TypeVar
 from reach.policy.sketch import Sketch
 from reach.wire.outcomes import LaneOutcomes, Outcomes
 from reach.wire.route import Figures
+from reach.wire.whole import MAX_WHOLE
 
 SHORT_S: Final = (300.0, 30.0)
 HOUR_S: Final = (3600.0, 300.0)
@@ -130,7 +131,7 @@ class LaneBook:
         """Give the lane's figures as the table tells them; `usual_p99_ms` is the breaker's to add."""
         tally, sketch = _total(self._short, now), _merged(self._latencies, now)
         return Figures(
-            calls=tally.calls,
+            calls=min(tally.calls, MAX_WHOLE),
             success=1 - tally.failed / tally.calls if tally.calls else None,
             p50_ms=sketch.quantile(0.5),
             p95_ms=sketch.quantile(0.95),

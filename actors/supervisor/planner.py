@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from actors.supervisor.orders import Orders
@@ -38,6 +39,10 @@ FIGURES_KEPT_S: Final = 300.0
 
 FIGURES_S: Final = 5.0
 """How often the figures of a lane with traffic are taken anew."""
+
+
+MOST_AT_ONCE: Final = 250
+"""Capabilities that one step works out: some 100 ms. More would cost the leadership, which is renewed in between."""
 
 
 class Planner:
@@ -106,7 +111,8 @@ class Planner:
             if self._due.get(capability) == at:
                 del self._due[capability]
                 self._touched[capability] = False
-        for capability in [one for one, lazy in self._touched.items() if self.rested(one, now, lazy=lazy)]:
+        due = (one for one, lazy in self._touched.items() if self.rested(one, now, lazy=lazy))
+        for capability in list(islice(due, MOST_AT_ONCE)):
             self.work_out(capability, now, at_ms)
 
     def rested(self, capability: str, now: float, *, lazy: bool = False) -> bool:

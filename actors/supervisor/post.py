@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+
 from actors.supervisor.answers import EXPECTED, GUARDED
 from actors.supervisor.audits import Audits
 from actors.supervisor.fencing import Fencer
 from actors.supervisor.governor import Governor
 from actors.supervisor.letters import Fence, Letter
 from reach.bus.connection import Connection
+from reach.errors import SchemaInvalid
 from reach.wire import codec, subjects
 from reach.wire.registration import ROUTES
+
+_log = logging.getLogger("reach.supervisor")
 
 
 class Post:
@@ -26,7 +31,7 @@ class Post:
         try:
             for letter in outbox:
                 data = codec.pack(letter.body) if letter.body else b""
-                self._connection.publish(letter.subject, data, reply=self._reply_to(letter))
+                self._publish(letter.subject, data, reply=self._reply_to(letter))
                 sent += 1
         finally:
             del outbox[:sent]
@@ -45,22 +50,35 @@ class Post:
         if guard is None:
             return
         for write in governor.scribe.take(now):
-            self._connection.publish(
+            published = self._publish(
                 f"$KV.{write.bucket}.{write.key}",
                 write.data,
                 reply=f"{self._inbox}.write.{governor.term}.{write.number}",
                 headers={EXPECTED: str(guard), **GUARDED} if write.bucket == ROUTES else None,
             )
+            if not published:
+                governor.scribe.done(write.number)
 
     def audits(self, audits: Audits, now: float) -> None:
         """Publish what is to be kept of who changed what, to be stored. Raises `LinkDown`; it is due again then."""
         for number, entry in audits.due(now) if len(audits) else ():
-            self._connection.publish(
+            self._publish(
                 subjects.audit("default"),
                 codec.pack(entry.model_dump()),
                 reply=f"{self._inbox}.audited.{number}",
                 headers={"Nats-Msg-Id": f"{self._inbox}.{number}"},
             )
+
+    def _publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> bool:
+        """Publish, or say why that can never be: what is too large for the broker must not stop the rest."""
+        try:
+            self._connection.publish(subject, data, reply=reply, headers=headers)
+        except SchemaInvalid as error:
+            _log.error("What belongs to %s cannot be published: %s", subject, error)
+            return False
+        return True
 
     def _reply_to(self, letter: Letter) -> str:
         match letter.asks:

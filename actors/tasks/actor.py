@@ -150,14 +150,20 @@ class _Service:
                 )
             except SchemaInvalid:
                 continue  # Whoever may publish there may publish anything; workers do not take it either.
-            row = self._book.take(entry)
-            if row is None:
-                continue
-            self._watch.note(row)
-            if row.is_told_of(entry.event.state):
-                await self._owe(row, entry)
+            try:
+                await self._take(entry)
+            except Exception:  # noqa: BLE001 - it is read again at each start: all other tasks would have nobody
+                _log.exception("event %d of task %s was not taken in", entry.sequence, entry.event.task_id)
             if self._feed.caught_up:
                 self._caught_up.set()
+
+    async def _take(self, entry: Entry) -> None:
+        row = self._book.take(entry)
+        if row is None:
+            return
+        self._watch.note(row)
+        if row.is_told_of(entry.event.state):
+            await self._owe(row, entry)
 
     async def _owe(self, row: Row, entry: Entry) -> None:
         """Enter a callback; what cannot be entered now is entered later, and nothing waits for it."""
@@ -197,6 +203,8 @@ class _Service:
             await self._watch.look_after(row)
         except Trouble as error:
             _log.info("task %s is looked after later: %s", row.task_id, str(error) or "no link to NATS")
+        except Exception:  # noqa: BLE001 - one task that nobody foresaw must not cost all others their watch
+            _log.exception("task %s cannot be looked after", row.task_id)
         if not row.life.has_ended and not row.look_at:
             self._book.remind(row, self._stream.now_ms() + self._watch.look_ms)
 
@@ -216,6 +224,9 @@ class _Service:
                 await handle(delivery)
             except LinkDown:
                 _log.info("%s was not answered: no link to NATS", delivery.subject)
+            except Exception as error:  # noqa: BLE001 - one order that nobody foresaw must not be the end of all
+                _log.exception("%s was not carried out", delivery.subject)
+                self._refuse(delivery, error)
             finally:
                 self._busy -= 1
 
@@ -225,6 +236,14 @@ class _Service:
                 tasks.start_soon(work, delivery)
 
         return take
+
+    def _refuse(self, delivery: Delivery, error: Exception) -> None:
+        message = unread(delivery, self._connection)
+        try:
+            if message.is_request:
+                message.refuse(failure_of(error))
+        except LinkDown:
+            _log.info("%s was not answered: no link to NATS", delivery.subject)
 
     async def _asked(self, delivery: Delivery) -> None:
         await self._caught_up.wait()

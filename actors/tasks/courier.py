@@ -22,7 +22,7 @@ from actors.tasks.ledger import Ledger, Trouble
 from actors.tasks.post import Outcome, Post
 from actors.tasks.signing import Signer
 from reach.bus.guard import Inward
-from reach.errors import ReachError
+from reach.errors import NotOnTheWire, ReachError
 from reach.wire import codec
 from reach.wire.cloudevent import to_cloud_event
 from reach.wire.task import TaskEvent
@@ -41,6 +41,7 @@ MOST_DATA: Final = 1024 * 1024
 """Results up to this size travel with the callback; who wants a larger one reads the event."""
 
 _TROUBLE_MS: Final = 5000
+_UNFORESEEN_MS: Final = 600_000
 _LOOK_S: Final = 5.0
 
 Tell = Callable[[str, str, str], None]
@@ -136,6 +137,12 @@ class Courier:
         except Trouble as error:
             _log.info("callback %s waits: %s", delivery.id, str(error) or "no link to NATS")
             self.ledger.remind(delivery, self._stream.now_ms() + _TROUBLE_MS)
+        except Exception:  # noqa: BLE001 - one that nobody foresaw must not be the end of all others
+            _log.exception("callback %s of task %s cannot be sent as it is", delivery.id, delivery.task_id)
+            self._tell(
+                "webhook", f"{delivery.tenant}.{delivery.task_id}", f"callback {delivery.id} cannot be sent"
+            )
+            self.ledger.remind(delivery, self._stream.now_ms() + _UNFORESEEN_MS)
 
     async def _deliver(self, delivery: Delivery) -> None:
         """One try. Raises `ReachError`, `LinkDown`."""
@@ -193,4 +200,10 @@ class Courier:
                 event.data = codec.unpack(await self._blobs.get(event.blob, limit=MOST_DATA))["data"]
             except ReachError as error:
                 _log.warning("the result of task %s is left out of its callback: %s", event.task_id, error)
-        return json.dumps(to_cloud_event(event), ensure_ascii=False, separators=(",", ":"))
+        try:
+            told = to_cloud_event(event)
+        except NotOnTheWire as error:  # What a result may hold and JSON has no form of, such as NaN.
+            _log.warning("what task %s brought is left out of its callback: %s", event.task_id, error)
+            event.data = event.envelope = None
+            told = to_cloud_event(event)
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))

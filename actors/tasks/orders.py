@@ -6,8 +6,9 @@ would wait in vain for a task that is queued, scheduled, or has ended. What is r
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from actors.tasks import judge
 from actors.tasks.book import Book, Row

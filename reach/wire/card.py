@@ -7,10 +7,11 @@ supervisor measures them. Until there is a supervisor, cards travel in the metad
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reach.wire.bounds import MOST_CAPABILITIES, Dearness, Factor, Lease, Priority, Stored, at_most
 from reach.wire.names import CapabilityName, Token
 
 
@@ -91,9 +92,9 @@ class CapabilityCard(_Message):
     tag: CapabilityName
     description: str = ""
     kind: Literal["request", "stream", "task"] = "request"
-    weight: float = Field(default=1.0, ge=0)
-    cost_weight: float | None = Field(default=None, gt=0)
-    priority: int = 10
+    weight: Factor = Field(default=1.0, ge=0)
+    cost_weight: Dearness | None = None
+    priority: Priority = 10
     idempotent: bool = False
     timeout_s: float | None = None
     timeout_hint_ms: int | None = None
@@ -122,16 +123,16 @@ class Card(_Message):
 
     agent_id: Token
     instance: Token
-    generation: int
+    generation: Stored
     version: str = "0.0.0"
     display_name: str = ""
     owner: str = ""
     endpoint: str = "nats"
     protocol: str = "reach/1"
-    capabilities: tuple[CapabilityCard, ...] = ()
+    capabilities: Annotated[tuple[CapabilityCard, ...], at_most(MOST_CAPABILITIES)] = ()
     supported_langs: tuple[str, ...] = ()
     region: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
-    lease_ttl_s: float = 30.0
+    lease_ttl_s: Lease = 30.0
     ready: bool = True
     health: str = "healthy"

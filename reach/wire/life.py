@@ -11,12 +11,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reach.wire.bounds import Lease, Stored
 from reach.wire.names import Token
 from reach.wire.whole import Whole
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class Heartbeat(_Message):
@@ -30,12 +31,12 @@ class Heartbeat(_Message):
 
     agent_id: Token
     instance: Token
-    generation: int = Field(ge=0)
-    at: int = Field(ge=0)
+    generation: Stored = Field(ge=0)
+    at: Stored = Field(ge=0)
     ready: bool = True
     health: str = "healthy"
-    inflight: int = Field(default=0, ge=0)
-    lease_ttl_s: float = Field(default=30.0, gt=0)
+    inflight: Stored = Field(default=0, ge=0)
+    lease_ttl_s: Lease = Field(default=30.0, gt=0)
     queue: Whole = 0
     cpu: float = Field(default=0.0, ge=0)
     rss_bytes: Whole = 0
@@ -51,8 +52,8 @@ class Goodbye(_Message):
 
     agent_id: Token
     instance: Token
-    generation: int = Field(ge=0)
-    at: int = Field(ge=0)
+    generation: Stored = Field(ge=0)
+    at: Stored = Field(ge=0)
     reason: Literal["stop", "drain"] = "stop"
 
 
@@ -63,8 +64,8 @@ class Gone(_Message):
     """
 
     instance: Token
-    generation: int = Field(ge=0)
-    at: int = Field(ge=0)
+    generation: Stored = Field(ge=0)
+    at: Stored = Field(ge=0)
     cause: Literal["disconnected", "kicked", "lease"] = "disconnected"
     capabilities: tuple[str, ...] = ()
 
@@ -74,4 +75,4 @@ class Suspicion(_Message):
 
     capability: str
     subject: str
-    waited_ms: int = Field(ge=0)
+    waited_ms: Stored = Field(ge=0)

@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reach.wire.bounds import Amount, Tally
 from reach.wire.whole import Whole
 
 MAX_INSTANCES: Final = 64
@@ -19,7 +20,7 @@ MAX_INSTANCES: Final = 64
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class LatencySketch(_Message):
@@ -38,8 +39,8 @@ class InstanceOutcomes(_Message):
     """What one instance of the lane was seen to do."""
 
     instance: str
-    calls: Whole = 0
-    failed: Whole = 0
+    calls: Tally = 0
+    failed: Tally = 0
 
 
 class LaneOutcomes(_Message):
@@ -53,13 +54,13 @@ class LaneOutcomes(_Message):
 
     provider: str
     capability: str
-    ok: Whole = 0
-    failed: Whole = 0
-    excused: Whole = 0
-    slow: Whole = 0
-    failed_in_a_row: Whole = 0
-    retries: Whole = 0
-    cost: float = Field(default=0.0, ge=0)
+    ok: Tally = 0
+    failed: Tally = 0
+    excused: Tally = 0
+    slow: Tally = 0
+    failed_in_a_row: Tally = 0
+    retries: Tally = 0
+    cost: Amount = Field(default=0.0, ge=0)
     reasons: dict[str, Whole] = Field(default_factory=dict)
     latency: LatencySketch | None = None
     instances: tuple[InstanceOutcomes, ...] = ()

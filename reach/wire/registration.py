@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reach.errors import SchemaInvalid
 from reach.wire import codec
+from reach.wire.bounds import Factor, Lease, Limit, Patience, Said, Short
 from reach.wire.card import Card
 from reach.wire.reply import Reply
 from reach.wire.route import Breaker, BreakerState, Canary, RouteEntry, Strategy, TermName
@@ -75,7 +76,7 @@ def capability_of_key(key: str) -> str | None:
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 # ------------------------------------------------------------------------------------------ taking part
@@ -115,7 +116,7 @@ class Registered(_Message):
     tickets: dict[str, Whole] = Field(default_factory=dict)
     off_lane: tuple[str, ...] = ()
     secret: str = ""
-    lease_ttl_s: float = Field(default=30.0, gt=0)
+    lease_ttl_s: Lease = Field(default=30.0, gt=0)
     supervisor: str = ""
 
 
@@ -223,8 +224,8 @@ class PermitOutcome(_Message):
 class RouteCommand(_Message):
     """What all commands carry: who asks and why, for the audit, and whether to say only what would happen."""
 
-    by: str = Field(min_length=1)
-    reason: str = ""
+    by: Short = Field(min_length=1)
+    reason: Said = ""
     dry_run: bool = False
 
 
@@ -237,10 +238,10 @@ class SetRoute(RouteCommand):
     """
 
     capability: str
-    weights: dict[str, float] = Field(default_factory=dict)
+    weights: dict[str, Factor] = Field(default_factory=dict)
     strategy: Strategy | None = None
     terms_off: tuple[TermName, ...] | None = None
-    limits: dict[str, int] = Field(default_factory=dict)
+    limits: dict[str, Limit] = Field(default_factory=dict)
     limits_off: tuple[str, ...] = ()
     reset_quality: tuple[str, ...] = ()
 
@@ -266,7 +267,7 @@ class DrainInstances(RouteCommand):
     """`reach.route.drain`: let one instance, or all of an agent's, leave without losing a call."""
 
     target: str = Field(min_length=1)
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: Patience | None = None
 
 
 class Resync(RouteCommand):
@@ -378,7 +379,7 @@ def read_message(body: Mapping[str, Any], model: type[M]) -> M:
         return model.model_validate(body)
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(str(part) for part in one['loc']) or 'the body'}: {one['msg']}"
+            f"{'.'.join(str(part) for part in one['loc']) or 'the body'}: {one['msg'].removeprefix('Value error, ')}"
             for one in error.errors(include_url=False, include_input=False)[:5]
         )
         raise SchemaInvalid(f"this is no {model.__name__}: {wrong}") from None

@@ -8,10 +8,12 @@ Weights stand beside the terms that made them, so that anybody can explain a cho
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reach.wire.bounds import Factor, Short, at_most
+from reach.wire.names import Token
 from reach.wire.whole import Count, Whole
 
 BreakerState = Literal["closed", "open", "half_open", "forced_open", "forced_closed", "disabled"]
@@ -22,7 +24,7 @@ TermName = Literal["traffic", "match", "health", "cost", "capacity", "quality"]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class Terms(_Message):
@@ -113,10 +115,10 @@ class Canary(_Message):
     An instance belongs to the group when it has the `version` (where one is named) and all `labels`.
     """
 
-    version: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    version: Short | None = None
+    labels: Annotated[dict[str, str], at_most(100)] = Field(default_factory=dict)
     percent: float = Field(default=0.0, ge=0, le=100)
-    callers: tuple[str, ...] = ()
+    callers: Annotated[tuple[Token, ...], at_most(1000)] = ()
 
 
 class StaticShare(_Message):
@@ -124,15 +126,15 @@ class StaticShare(_Message):
 
     provider: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
-    weight: float = Field(default=1.0, ge=0)
+    weight: Factor = Field(default=1.0, ge=0)
 
 
 class Strategy(_Message):
     """How an instance is picked (ROUTE-5). `key` names the parameter that `consistent_hash` looks at."""
 
-    name: str = "pool"
-    key: str | None = None
-    shares: tuple[StaticShare, ...] = ()
+    name: Short = "pool"
+    key: Short | None = None
+    shares: Annotated[tuple[StaticShare, ...], at_most(1000)] = ()
 
 
 class RouteEntry(_Message):

@@ -25,6 +25,9 @@ from reach.wire.envelope import BlobRef, Envelope, is_blob
 from reach.wire.reply import Failure
 from reach.wire.whole import Count, Whole, whole
 
+MOST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: what comes after it has no form as text."""
+
 DEFAULT_TENANT: Final = "default"
 """On whose behalf a task is when nobody says."""
 
@@ -156,11 +159,14 @@ def _decoded(data: bytes) -> TaskEvent | None:
         if not body.keys() >= _ALWAYS:
             return None
         for name in _WHOLE & body.keys():  # As other languages write them: see `reach.wire.whole`.
-            body[name] = whole(body[name])
+            number = whole(body[name])
+            body[name] = body[name] if number is None else number
         try:
             event = msgspec.convert(body, TaskEvent)
         except (MsgspecError, ValueError) as error:
             raise SchemaInvalid(f"this is not the event of a task: {error}") from None
+    if max(event.at, event.due or 0) > MOST_MS:
+        raise SchemaInvalid("the times of this event (at, due) are epoch milliseconds before the year 10000")
     if not codec.has_text_keys(event.data) or (event.blob is not None and not is_blob(event.blob)):
         raise SchemaInvalid("the data of this event has keys that are not text, or a blob that is none")
     return event
