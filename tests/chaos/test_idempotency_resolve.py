@@ -169,7 +169,11 @@ async def retried(fleet: Fleet, buses: list[Bus], reach_id: str) -> list[Reply]:
             if "resolved it as retry" not in error.message:
                 raise
             answer = await asked(fleet, "resolve", id=reach_id, verdict="retry", by=by, again=True)
-        return await send_again(bus, answer.rows[0].outcome, timeout_s=15.0)
+        while True:
+            reply = await send_again(bus, answer.rows[0].outcome, timeout_s=15.0)
+            if reply.error is None or reply.error.executed is not Executed.NO:
+                return reply
+            await asyncio.sleep(0.1)  # The server was killed a moment ago, and the agent is not back yet.
 
     return await asyncio.gather(*(one(f"op{at}", bus) for at, bus in enumerate(buses)))
 
