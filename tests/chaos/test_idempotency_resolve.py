@@ -18,7 +18,7 @@ import pytest
 from reach.call.client import Bus
 from reach.cli.outcomes import send_again
 from reach.errors import ReachError
-from reach.faults import Reason
+from reach.faults import Executed, Reason
 from reach.wire.reply import Reply
 from reach.wire.unknown import UnknownAnswer, Verdict
 from tests.actors.unknowns_rig import ask
