@@ -31,6 +31,8 @@ from tests.chaos.acceptance_rig import (
 from tests.chaos.stress_rig import Peer, Rig
 from tests.chaos.supervisor_rig import SupervisorRig, card, tell
 
+pytestmark = pytest.mark.alone
+
 PER_S = 300.0
 PLAIN_PER_S = 30.0
 WITHIN_S = 2.5

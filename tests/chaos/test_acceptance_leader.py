@@ -38,6 +38,8 @@ from tests.chaos.steering_rig import CAPABILITY
 from tests.chaos.stress_rig import Peer
 from tests.chaos.supervisor_rig import Platform, SupervisorRig, card, tell
 
+pytestmark = pytest.mark.alone
+
 LEADER = f"$KV.{ROUTES}.{LEADER_KEY}"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 WRONG_SEQUENCE = 10071

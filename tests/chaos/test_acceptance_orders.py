@@ -28,6 +28,8 @@ from reach.wire.registration import RouteVerb
 from tests.chaos.acceptance_orders import UNKNOWN, Loop, World, count_rules, timed
 from tests.chaos.supervisor_rig import agent, tell
 
+pytestmark = pytest.mark.alone
+
 MOST_AGENTS = 5
 MOST_SUPERVISORS = 2
 SLACK_S = 0.15
