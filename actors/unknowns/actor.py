@@ -123,6 +123,8 @@ class _Service:
             except (SchemaInvalid, NameRefused) as error:
                 # Any caller may publish there: one message that is none must not keep the others from being read.
                 _log.warning("a message on %s cannot be read: %s", arrived.subject, error)
+            except Exception:  # noqa: BLE001 - it is read again at each start: nobody would hear of any other
+                _log.exception("a message on %s was not taken in", arrived.subject)
             if self._feed.caught_up:
                 self._caught_up.set()
 
@@ -146,19 +148,22 @@ class _Service:
         """Enter every task of which nobody knows whether it was done."""
         await self._caught_up.wait()
         async for arrived in self._tasks:
-            found = arrived.position
             try:
-                event = entry_of(
-                    arrived.subject, arrived.data, found.stream_seq, found.stored_ms, fired=False
-                ).event
+                await self._take_task(arrived)
             except SchemaInvalid:
-                continue
-            error = event.error
-            if error is None or error.reason is not Reason.OUTCOME_UNKNOWN:
-                continue
-            outcome = of_task(event, event.at or found.stored_ms)
-            if error.executed is Executed.MAYBE and outcome.reach_id not in self._book.rows:
-                await self._enter(event, outcome)
+                continue  # Whoever may publish there may publish anything; nobody takes it for a task.
+            except Exception:  # noqa: BLE001 - as above
+                _log.exception("a task's event on %s was not taken in", arrived.subject)
+
+    async def _take_task(self, arrived: Arrived) -> None:
+        found = arrived.position
+        event = entry_of(arrived.subject, arrived.data, found.stream_seq, found.stored_ms, fired=False).event
+        error = event.error
+        if error is None or error.reason is not Reason.OUTCOME_UNKNOWN:
+            return
+        outcome = of_task(event, event.at or found.stored_ms)
+        if error.executed is Executed.MAYBE and outcome.reach_id not in self._book.rows:
+            await self._enter(event, outcome)
 
     async def _enter(self, event: TaskEvent, outcome: UnknownOutcome) -> None:
         """Write a task's entry, for as long as it takes; the guard lets one of several platforms do it."""

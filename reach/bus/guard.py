@@ -88,22 +88,10 @@ class Guard:
 
     def check_url(self, url: str) -> tuple[str, int]:
         """Look at an address as text, and give its host and port. Raises `Inward`."""
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            raise Inward(f"{_shown(url)} is no address that can be read") from None
-        if parts.scheme not in SCHEMES or not host:
-            raise Inward(f"{_shown(url)} is no address of the web: it begins with https:// or http://")
-        if parts.username is not None or parts.password is not None:
-            raise Inward(
-                f"the address at {host} carries a login, which would be kept and shown: leave it out"
-            )
-        if any(ord(sign) <= ord(" ") or sign in "\\\x7f" for sign in url):
-            raise Inward(f"the address at {host} holds spaces or control characters")
+        host, port = address_of(url)
         if (literal := _literal(host)) is not None:
             self.check(literal, host)
-        return host, port or (443 if parts.scheme == "https" else 80)
+        return host, port
 
     def check(self, address: Address, host: str) -> None:
         """Judge one address, for `host`. Raises `Inward`."""
@@ -182,6 +170,22 @@ def _is_name(text: str) -> bool:
     return all(
         part and part.replace("-", "").replace("_", "").isalnum() for part in text.rstrip(".").split(".")
     )
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Read an address as text, wherever it leads, and give its host and port. Raises `Inward` for what is none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise Inward(f"{_shown(url)} is no address that can be read") from None
+    if parts.scheme not in SCHEMES or not host:
+        raise Inward(f"{_shown(url)} is no address of the web: it begins with https:// or http://")
+    if parts.username is not None or parts.password is not None:
+        raise Inward(f"the address at {host} carries a login, which would be kept and shown: leave it out")
+    if any(ord(sign) <= ord(" ") or sign in "\\\x7f" for sign in url):
+        raise Inward(f"the address at {host} holds spaces or control characters")
+    return host, port or (443 if parts.scheme == "https" else 80)
 
 
 def _shown(url: str) -> str:

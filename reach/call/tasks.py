@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from reach import ids
 from reach.bus.feed import Begin
+from reach.bus.guard import Inward, address_of
 from reach.bus.taskstream import Outrun, TaskStream
 from reach.call.prepare import prepare
 from reach.call.task import Task
@@ -77,6 +78,8 @@ class Tasks:
 
         Raises `ReachError`, and for mistakes of the program `TypeError`, `ValueError`, `NotOnTheWire`.
         """
+        if callback is not None:
+            _check_address(callback)
         states = None if callback_states is None else [TaskState(state).value for state in callback_states]
         if states is not None and callback is None:
             raise TypeError("callback_states are for a callback: give its address as well")
@@ -227,3 +230,11 @@ def _schedule(event: TaskEvent, due: int) -> dict[str, str]:
         ),
         "Nats-TTL": "never",  # It waits for longer than events are kept, where it must.
     }
+
+
+def _check_address(callback: str) -> None:
+    """Refuse what nothing could ever be sent to. Whether it is public is the platform's to say, when it sends."""
+    try:
+        address_of(callback)
+    except Inward as error:
+        raise SchemaInvalid(f"callback: {error}") from None

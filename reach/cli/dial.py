@@ -102,7 +102,20 @@ def as_refusal(error: BaseException) -> Refusal | None:
 
             return Refusal(exit_of(Failure.of_error(error)), str(error))
         case _:
-            return None
+            return _of_model(error)
+
+
+def _of_model(error: BaseException) -> Refusal | None:
+    """Name the fields of a message of ours that what was typed does not fit into; None for any other exception."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return None
+    wrong = "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
+        for one in error.errors(include_url=False, include_input=False)
+    )
+    return Refusal(Exit.USAGE, wrong)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -124,6 +124,16 @@ async def test_a_callback_travels_with_the_task(fleet: Fleet) -> None:
     assert "https://desk.example/hooks/1" == (await task.last()).callback
 
 
+@pytest.mark.parametrize(
+    "callback", ["ftp://desk.example/", "desk.example", "", "http://[::1", "http://a b/"]
+)
+async def test_a_callback_to_nowhere_is_refused_at_once(fleet: Fleet, callback: str) -> None:
+    """What nothing could ever be sent to is refused by the submission; nothing was submitted."""
+    bus = await fleet.connect()
+    with pytest.raises(reach.SchemaInvalid, match="callback"):
+        await bus.submit("callback.work", {}, callback=callback)
+
+
 async def test_defaults_of_a_view_count_for_tasks(fleet: Fleet) -> None:
     """`with_options` gives submissions their tenant, session and time."""
     bus = (await fleet.connect()).with_options(tenant="north", session_id="s-1", timeout_s=60)

@@ -309,12 +309,25 @@ class TestChanging:
         (("canary", "steer.looked", "off", "--version", "1.0.0"), "ends the canary"),
         (("explain", "steer.looked", "--priority", "high"), "core, normal or offline"),
         (("explain", "Steer.Looked"), "'steer.looked' would do"),
+        (("set", "steer.looked", "reader=1e308"), "weights.reader: 1e+308 is out of bounds"),
+        (("set", "steer.looked", "--limit", "reader=99999999999999999999"), "limits.reader: 1e+20 is out of"),
+        (("open", "steer.looked", "reader", "--reason", "r" * 5000), "reason: 5000 characters are too many"),
+        (("canary", "steer.looked", "5%", "--version", "1" * 500), "version: 500 characters are too many"),
     ],
 )
 def test_what_is_typed_wrong_is_told_before_anybody_is_asked(words: tuple[str, ...], told: str) -> None:
     """A usage error names what was wrong, and what would be right."""
     done = CliRunner().invoke(app, ["route", *words])
     assert (Exit.USAGE, True) == (done.exit_code, told in done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(("",), "target"), (("reader", "--timeout", "999999999"), "timeout_s")]
+)
+def test_a_drain_that_cannot_be_is_told(here: Here, words: tuple[str, ...], told: str) -> None:
+    """What the order would not carry is named, without a word of what the command is made of."""
+    done = here("drain", *words)
+    assert (Exit.USAGE, True) == (done.returncode, told in done.stderr), done.stderr
 
 
 class TestDrain:
