@@ -72,11 +72,6 @@ class Judge:
         if failure.reason is Reason.STALE:
             self._connection.broker_time.doubt()
         attempt = call.attempts[-1]
-        if call.going_on is not None and failure.reason is Reason.IN_PROGRESS:
-            # It is our own first attempt that still runs, and is stopped with us.
-            unknown = Unknown(Reason.DEADLINE)
-            attempt.decision = unknown.word
-            return unknown, Failure.of(Reason.OUTCOME_UNKNOWN, cause=Reason.DEADLINE)
         now = monotonic()
         # On the group's subject "nobody" means nobody who takes part: unless somebody stands by, there is no elsewhere
         # to go to (CALL-13: at once).

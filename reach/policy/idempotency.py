@@ -122,6 +122,8 @@ class Asking:
     usual_ms: float
     now_ms: int
     language: str = "en"
+    message_id: str | None = None
+    """The call's own id, which all its attempts have."""
 
 
 def decide(entry: IdempotencyEntry | None, revision: int, owner: Owner, asking: Asking) -> Decision:
@@ -155,7 +157,7 @@ def _running(entry: IdempotencyEntry, revision: int, owner: Owner, asking: Askin
             return Begin(revision, takes_over=True)
         return Refuse(unknown(Reason.INSTANCE_GONE), declare=True)
     if asking.left_s <= 0:
-        return Refuse(in_progress(entry, asking))
+        return Refuse(still_running(entry, asking))
     look_s = min(max(LOOK_PART * asking.waited_s, LOOK_LEAST_S), LOOK_MOST_S)
     return Wait(min(look_s, asking.left_s))
 
@@ -169,6 +171,16 @@ def given_again(reply: Reply, *, implicit: bool, language: str = "en") -> Reply:
 def unknown(cause: str | None) -> Failure:
     """Say that nobody knows whether it was done."""
     return Failure.of(Reason.OUTCOME_UNKNOWN, cause=cause)
+
+
+def still_running(entry: IdempotencyEntry, asking: Asking) -> Failure:
+    """Say of a call whose time is over that what it waited for still runs.
+
+    Where that is an earlier attempt of its own, it is stopped together with the call: nobody will know how it ended.
+    """
+    if entry.message_id is not None and entry.message_id == asking.message_id and not entry.idempotent:
+        return unknown(Reason.DEADLINE)
+    return in_progress(entry, asking)
 
 
 def in_progress(entry: IdempotencyEntry, asking: Asking) -> Failure:

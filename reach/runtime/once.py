@@ -34,6 +34,7 @@ from reach.policy.idempotency import (
     end_of,
     given_again,
     in_progress,
+    still_running,
     unknown,
 )
 from reach.runtime.keeper import TAKEN_OVER, Keeper, Kept, Run
@@ -256,8 +257,9 @@ class Once:
 
     def _still_runs(self, job: Job, run: Run) -> Failure:
         """Say of a call that waited for a lead here that its time is over."""
-        entry = run.entry or run.there or self._entry(job, run)
-        return in_progress(entry, self._asking(job, run, waited_s=0.0, left_s=0.0))
+        asking = self._asking(job, run, waited_s=0.0, left_s=0.0)
+        entry = run.entry or run.there
+        return in_progress(self._entry(job, run), asking) if entry is None else still_running(entry, asking)
 
     async def _found(self, run: Run) -> tuple[IdempotencyEntry | None, int]:
         """Give the entry of a key and its revision: what a refused write has shown, or what the store says."""
@@ -341,6 +343,7 @@ class Once:
             usual_ms=job.served.mean_ms,
             now_ms=self.keeper.store.now_ms(),
             language=_language(job),
+            message_id=job.envelope.message_id,
         )
 
 

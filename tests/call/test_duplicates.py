@@ -103,3 +103,32 @@ async def test_a_read_that_may_have_been_done_may_go_elsewhere(fleet: Fleet) -> 
         reply.error.reason,
         reply.error.advice,
     )
+
+
+async def test_who_has_less_time_than_the_first_is_told_that_it_runs(fleet: Fleet) -> None:
+    """IDEM-2: a duplicate whose time is short is asked for twice; the first call goes on, and nothing is unknown."""
+    agent, key = reach.Agent("ledger"), new_id()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @agent.capability("ledger.close")
+    async def close() -> str:
+        begun.set()
+        await go_on.wait()
+        return "closed"
+
+    for _ in range(2):
+        await fleet.serve(agent)
+    buses = [await fleet.connect() for _ in range(2)]
+    for bus in buses:
+        await bus.cards.instances("ledger.close")
+    first = asyncio.create_task(buses[0].request("ledger.close", idempotency_key=key, timeout_s=20))
+    await begun.wait()
+    for _ in range(3):
+        reply = await buses[1].request("ledger.close", idempotency_key=key, timeout_s=1.0)
+        assert reply.error is not None
+        assert (Reason.IN_PROGRESS, Executed.MAYBE) == (reply.error.reason, reply.error.executed)
+    assert 0 == len(buses[1].unknowns)
+    go_on.set()
+    assert "closed" == (await first).unwrap()
+    again = await buses[1].request("ledger.close", idempotency_key=key)
+    assert ("closed", True) == (again.unwrap(), again.duplicate)
