@@ -30,7 +30,10 @@ _log = logging.getLogger("reach.call")
 CACHE: Final = "cache"
 """The metrics' provider of an answer that was given again: no lane's latency is flattered by it."""
 
-REPEAT: Final = "It is not known whether this was done. Do not do it in another way: repeat it later with the same idempotency key."
+REPEAT: Final = (
+    "It is not known whether this was done. Do not do it in another way: repeat it later with the same "
+    "idempotency key."
+)
 
 _AGAIN: Final = frozenset({"retry", "retry_elsewhere"})
 """Decisions after which the record has another attempt, unless it says more."""
