@@ -25,6 +25,7 @@ from actors.supervisor.answers import (
     LOOK,
     body_of,
     card_of,
+    claim,
     contained,
     read_as,
     read_batch,
@@ -41,7 +42,7 @@ from actors.supervisor.governor import Governor
 from actors.supervisor.leader import Election, Hold, Look, Step
 from actors.supervisor.letters import Moment
 from actors.supervisor.post import Post
-from actors.supervisor.recovery import Reading, take_over
+from actors.supervisor.recovery import Reading, TakeOver
 from actors.supervisor.seal import Seal
 from reach import ids
 from reach.bus.framing import Delivery
@@ -52,14 +53,13 @@ from reach.policy.inherit import Inheritance
 from reach.runtime.actor import Actor, Message, every, on
 from reach.runtime.child import RoleUnavailable
 from reach.runtime.message import read, unread
-from reach.wire import codec, subjects
+from reach.wire import subjects
 from reach.wire.life import Gone, Goodbye, Heartbeat, Suspicion
 from reach.wire.outcomes import Outcomes
 from reach.wire.registration import (
     CARDS,
     ROUTES,
     Applied,
-    LeaderEntry,
     PermitAsk,
     PermitOutcome,
     Register,
@@ -89,6 +89,7 @@ class Supervisor(Actor):
         self._stepped_at = -math.inf
         self._governor: Governor | None = None
         self._readings: dict[str, Reading] = {}
+        self._taking: TakeOver | None = None
         self._leading: list[Subscription] = []
         self._beats, self._digests = list[bytes](), list[bytes]()
         self._inbox = f"{self.connection.inbox}.supervisor-{self._id}"
@@ -126,8 +127,8 @@ class Supervisor(Actor):
         if not self._election.leads(moment.now):
             self._step_down()
             return
-        governor = self._governor
-        if governor is None:
+        self._go_on(moment)
+        if (governor := self._governor) is None:
             return
         self._take_in(governor, moment)
         governor.tick(moment)
@@ -155,13 +156,9 @@ class Supervisor(Actor):
             case Look():
                 self.connection.publish(LOOK, b"", reply=f"{self._inbox}.key.look")
             case Hold(expected):
-                entry = LeaderEntry(
-                    supervisor=self._id, term=self._election.term, at=int(self.clock.time() * 1000)
-                )
+                entry = claim(self._id, self._election.term, int(self.clock.time() * 1000))
                 headers = {"Nats-TTL": "2s", EXPECTED: str(expected)}
-                self.connection.publish(
-                    LEADER, codec.pack(entry.model_dump()), reply=f"{self._inbox}.key.hold", headers=headers
-                )
+                self.connection.publish(LEADER, entry, reply=f"{self._inbox}.key.hold", headers=headers)
 
     def _step_up(self) -> None:
         """We lead: read what there is; instances are heard once that is known."""
@@ -184,13 +181,16 @@ class Supervisor(Actor):
             chance=random,
             inheritance=self._inheritance,
         )
-        take_over(
-            governor,
-            cards=self._readings[CARDS].values,
-            routes=self._readings[ROUTES].values,
-            moment=moment,
-        )
+        cards, routes = self._readings[CARDS].values, self._readings[ROUTES].values
         self._readings = {}
+        self._taking = TakeOver(governor, cards=cards, routes=routes, moment=moment)
+        self._go_on(moment)
+
+    def _go_on(self, moment: Moment) -> None:
+        """Take over some more; from the end of that on we are heard and answer."""
+        if self._taking is None or not self._taking.go_on(moment):
+            return
+        governor, self._taking = self._taking.governor, None
         self._governor = governor
         subscribe = self.connection.subscribe
         self._leading = [
@@ -207,12 +207,12 @@ class Supervisor(Actor):
         self._send(governor, moment)
 
     def _step_down(self) -> None:
-        if not self._leading and not self._readings and self._governor is None:
+        if not self._leading and not self._readings and self._governor is None and self._taking is None:
             return
         _log.warning("supervisor %s leads no more", self._id)
         for subscription in self._leading:
             subscription.drop()
-        self._leading, self._readings, self._governor = [], {}, None
+        self._leading, self._readings, self._governor, self._taking = [], {}, None, None
         self._beats.clear()
         self._digests.clear()
 

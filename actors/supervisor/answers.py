@@ -82,6 +82,11 @@ def seen(delivery: Delivery) -> Seen:
         return Seen(None, sequence)
 
 
+def claim(supervisor: str, term: int, at_ms: int) -> bytes:
+    """Give what the leader's key holds while this one leads."""
+    return codec.pack(LeaderEntry(supervisor=supervisor, term=term, at=at_ms).model_dump())
+
+
 def stored(delivery: Delivery) -> int | None:
     """Give the sequence that a write was stored with; None where it was refused."""
     try:

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from actors.supervisor.governor import Governor
 from actors.supervisor.letters import Moment
+from actors.supervisor.planner import MOST_AT_ONCE
 from actors.supervisor.roster import Member
 from reach.bus.framing import Delivery
 from reach.errors import SchemaInvalid
@@ -80,10 +81,47 @@ class Reading:
         return False
 
 
+class TakeOver:
+    """A governor on its way to knowing what the buckets hold: a few capabilities at a time.
+
+    Thousands at once take seconds, in which the leadership that is being begun would end.
+    """
+
+    def __init__(
+        self, governor: Governor, *, cards: Mapping[str, bytes], routes: Mapping[str, bytes], moment: Moment
+    ) -> None:
+        self.governor = governor
+        self._rule = routes.get(INHERIT_KEY)
+        _adopt(governor, cards=cards, routes=routes, moment=moment)
+        self._left = sorted({*governor.roster.capabilities, *governor.planner.entries}, reverse=True)
+
+    def go_on(self, moment: Moment) -> bool:
+        """Work the next ones out; whether that was all, and the governor may govern."""
+        governor = self.governor
+        for _ in range(min(MOST_AT_ONCE, len(self._left))):
+            governor.planner.work_out(self._left.pop(), moment.now, moment.at_ms)
+        if self._left:
+            return False
+        for name in governor.roster.members:
+            governor.orders.assume(name)
+        _tell_rule(governor, self._rule)
+        governor.ask_all(moment)
+        governor.look_around()
+        return True
+
+
 def take_over(
     governor: Governor, *, cards: Mapping[str, bytes], routes: Mapping[str, bytes], moment: Moment
 ) -> None:
-    """Let a governor go on from what the buckets hold."""
+    """Let a governor go on from what the buckets hold, at once."""
+    taking = TakeOver(governor, cards=cards, routes=routes, moment=moment)
+    while not taking.go_on(moment):
+        pass
+
+
+def _adopt(
+    governor: Governor, *, cards: Mapping[str, bytes], routes: Mapping[str, bytes], moment: Moment
+) -> None:
     now, at_ms = moment.now, moment.at_ms
     exceptions: dict[str, InstanceException] = {}
     for key, data in routes.items():
@@ -108,13 +146,6 @@ def take_over(
         )
         governor.roster.adopt(member, now=now)
         _stand(governor, member, exceptions.get(member.name), moment)
-    for capability in {*governor.roster.capabilities, *governor.planner.entries}:
-        governor.planner.work_out(capability, now, at_ms)
-    for name in governor.roster.members:
-        governor.orders.assume(name)
-    _tell_rule(governor, routes.get(INHERIT_KEY))
-    governor.ask_all(moment)
-    governor.look_around()
 
 
 def _tell_rule(governor: Governor, told: bytes | None) -> None:

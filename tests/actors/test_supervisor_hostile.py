@@ -158,6 +158,28 @@ async def test_absurd_cards_are_refused_by_name(rig: SupervisorRig, field: str, 
         assert began == await term(rig)
 
 
+async def test_more_capabilities_than_a_lease_can_be_worked_out_in_are_taken_over(rig: SupervisorRig) -> None:
+    """Eight thousand capabilities, registered by eight instances: the next supervisor leads, and knows all."""
+    async with rig.supervisor():
+        await rig.serve(agent("reader"))
+        for number in range(8):
+            tags = (f"many.i{number}.c{one}" for one in range(MOST_CAPABILITIES))
+            offered = tuple(CapabilityCard(tag=tag) for tag in tags)
+            await rig.register(card(number).model_copy(update={"capabilities": offered}))
+
+        async def written() -> bool:
+            return await rig.entry(f"many.i7.c{MOST_CAPABILITIES - 1}") is not None
+
+        async with asyncio.timeout(20):
+            while not await written():  # noqa: ASYNC110 - asked of a server
+                await asyncio.sleep(0.1)
+    async with rig.supervisor():
+        first = (await rig.command(RouteVerb.SHOW, capability="many.i0.c0")).term
+        await asyncio.sleep(3)  # Longer than the leader's key lives.
+        last = await rig.command(RouteVerb.SHOW, capability=f"many.i7.c{MOST_CAPABILITIES - 1}")
+        assert (first, True) == (last.term, last.after is not None)
+
+
 async def test_an_instance_with_everything_that_it_may_serve_costs_no_leadership(rig: SupervisorRig) -> None:
     """A thousand capabilities register, and with them each further instance; one more is refused."""
     async with rig.supervisor():
