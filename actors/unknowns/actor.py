@@ -1,8 +1,8 @@
 """The shell on the bus: follows the list of unknown outcomes, adds tasks to it, alerts operators, answers them.
 
-What is known is in `book`, what a resolution does in `keys`, questions are answered by `desk`. Several platforms may
-run it: whatever is written is guarded, so each task is entered once, each resolution is the first one, and each alert
-is told by one of them.
+What is known is in `book`, what a resolution does in `keys`, questions are answered by `desk`; `sweep` finds what no
+caller enters. Several platforms may run it: whatever is written is guarded, so each task is entered once, each
+resolution is the first one, and each alert is told by one of them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import anyio
 from actors.unknowns.book import Book, as_it_may_be
 from actors.unknowns.desk import STREAM, Desk, Trouble
 from actors.unknowns.keys import Keys
+from actors.unknowns.sweep import SWEEP_S, Sweep
 from reach.bus.feed import Begin, Feed
 from reach.bus.jetstream import GuardRefused, JetStream, Unacknowledged
 from reach.bus.streams import UNKNOWN_KEPT_S
@@ -54,9 +55,10 @@ _ENDS: Final = ["task.event.failed.>", "task.event.dead.>"]
 
 
 class Unknowns:
-    """The child that the platform hosts."""
+    """The child that the platform hosts. `sweep_s` is how often the idempotency store is looked through."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sweep_s: float = SWEEP_S) -> None:
+        self._sweep_s = sweep_s
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -65,7 +67,7 @@ class Unknowns:
 
     async def run(self, place: Place) -> None:
         """Work until asked to stop. Raises what cannot be gone on after: the platform starts a fresh one."""
-        service = _Service(place.connection)
+        service = _Service(place.connection, sweep_s=self._sweep_s)
         try:
             async with anyio.create_task_group() as tasks:
                 await service.start(tasks)
@@ -78,12 +80,13 @@ class Unknowns:
 
 
 class _Service:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, sweep_s: float) -> None:
         self._connection = connection
         self._jetstream = JetStream(connection)
         self._book = Book()
         self._keys = Keys(connection)
         self._desk = Desk(connection, self._jetstream, self._book, self._keys, now_ms=self._now_ms)
+        self._sweep = Sweep(connection, self._book, each_s=sweep_s)
         self._feed = Feed(connection, self._jetstream, STREAM, ["reach.unknown.>"], Begin(sequence=1))
         self._tasks = Feed(connection, self._jetstream, EVENTS, _ENDS, Begin(sequence=1))
         self._caught_up = asyncio.Event()
@@ -94,7 +97,7 @@ class _Service:
         """Begin. Raises `ReachError` when the streams are not there."""
         await self._feed.open()
         await self._tasks.open()
-        for work in (self._follow, self._follow_tasks, self._look):
+        for work in (self._follow, self._follow_tasks, self._look, self._sweep.follow, self._sweep_it):
             tasks.start_soon(work)
         self._subscription = self._connection.subscribe("reach.unknowns.*", self._taker(tasks), queue=QUEUE)
         await self._connection.flush()
@@ -105,6 +108,7 @@ class _Service:
             self._subscription.drop()
         self._feed.close()
         self._tasks.close()
+        await self._sweep.close()
         await self._keys.close()
         self._jetstream.close()
 
@@ -180,6 +184,10 @@ class _Service:
                 return
             await asyncio.sleep(_AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
             tries += 1
+
+    async def _sweep_it(self) -> None:
+        await self._caught_up.wait()
+        await self._sweep.work()
 
     # -- time ----------------------------------------------------------------------------------------
 

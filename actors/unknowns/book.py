@@ -68,9 +68,8 @@ class Book:
         """Take an entry in; one that is known, or that met what another one has met, makes no row of its own."""
         if outcome.reach_id in self.rows:
             return
-        known = None if outcome.store_key is None else self._of_key.get((outcome.tenant, outcome.store_key))
-        # What ended before a resolution and came late is what was resolved.
-        if known is not None and (known.resolution is None or outcome.at <= known.resolution.at):
+        known = self._same(outcome)
+        if known is not None:
             if outcome.reach_id not in known.also and len(known.also) < MAX_ALSO:
                 known.also.append(outcome.reach_id)
             return
@@ -101,6 +100,10 @@ class Book:
             self._untold.pop(matter, None)
 
     # -- looking -------------------------------------------------------------------------------------
+
+    def has(self, outcome: UnknownOutcome) -> bool:
+        """Whether a call is on the list: itself, or as another one that met the same."""
+        return outcome.reach_id in self.rows or self._same(outcome) is not None
 
     def find(self, name: str) -> Row | None:
         """Give the row of a `reach_id`, a message's id, a task's, or of a call beside another one."""
@@ -170,6 +173,13 @@ class Book:
         )
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _same(self, outcome: UnknownOutcome) -> Row | None:
+        """Give the row of the matter that a call has met; what ended before a resolution is what was resolved."""
+        known = None if outcome.store_key is None else self._of_key.get((outcome.tenant, outcome.store_key))
+        if known is None or (known.resolution is not None and outcome.at > known.resolution.at):
+            return None
+        return known
 
     def _forget_oldest(self) -> None:
         if len(self.rows) <= MAX_ROWS:

@@ -238,8 +238,9 @@ def _check(asked: ResolveUnknown, whole: UnknownOutcome) -> None:
         )
     if whole.parameters is None:
         raise SchemaInvalid(
-            "its parameters were not kept (too large, or REACH_UNKNOWN_PARAMETERS=off): it cannot be sent again from "
-            "here. Right would be not-executed, and then to make the call as its caller did"
+            "its parameters were not kept (too large, REACH_UNKNOWN_PARAMETERS=off, or its caller did not enter it): "
+            "it cannot be sent again from here. Right would be not-executed, and then to make the call as its caller "
+            "did"
         )
 
 

@@ -98,17 +98,26 @@ class Arrived(Struct, frozen=True):
 class Feed:
     """The messages of `stream` on `subjects`, in order. Iterate over it; `close` it when done.
 
+    `headers_only` leaves their data where it is: each is empty then.
     `alive` says whether the stream was heard within the last seconds: by a message or by a beat.
     """
 
     def __init__(
-        self, connection: Connection, jetstream: JetStream, stream: str, subjects: list[str], begin: Begin
+        self,
+        connection: Connection,
+        jetstream: JetStream,
+        stream: str,
+        subjects: list[str],
+        begin: Begin,
+        *,
+        headers_only: bool = False,
     ) -> None:
         self._connection = connection
         self._jetstream = jetstream
         self._stream = stream
         self._subjects = subjects
         self._begin = begin
+        self._headers_only = headers_only
         self._last = 0
         """The last sequence that was handed on, or behind which the feed began."""
         self._known = False
@@ -188,6 +197,7 @@ class Feed:
                 "inactive_threshold": int(UNUSED_S * _NS),
                 "mem_storage": True,
                 "num_replicas": 1,
+                "headers_only": self._headers_only,
             },
         }
         try:

@@ -84,14 +84,17 @@ class Unavailable(Exception):
     """The store did not do what it was asked.
 
     `missing` says that there is none here at all; `sent` that what was to be written may be there all the same, or
-    arrive yet.
+    arrive yet; `unreadable` that what is there is no entry as this version knows them.
     """
 
-    def __init__(self, why: str, *, missing: bool = False, sent: bool = False) -> None:
+    def __init__(
+        self, why: str, *, missing: bool = False, sent: bool = False, unreadable: bool = False
+    ) -> None:
         super().__init__(why)
         self.why = why
         self.missing = missing
         self.sent = sent
+        self.unreadable = unreadable
 
 
 class Resolution(StrEnum):
@@ -274,7 +277,7 @@ class IdempotencyStore:
 
     def _unavailable(self, error: Exception, *, sent: bool = False) -> Unavailable:
         if isinstance(error, SchemaInvalid):
-            return Unavailable(str(error), sent=sent)
+            return Unavailable(str(error), sent=sent, unreadable=True)
         if isinstance(error, LinkDown):
             return Unavailable("the agent's own link to the broker is down", sent=sent)
         missing = isinstance(error, Unreachable) or getattr(error, "reason", None) is Reason.NOT_FOUND

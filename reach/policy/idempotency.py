@@ -173,6 +173,12 @@ def unknown(cause: str | None) -> Failure:
     return Failure.of(Reason.OUTCOME_UNKNOWN, cause=cause)
 
 
+def as_unknown(entry: IdempotencyEntry, *, cause: str | None, now_ms: int) -> IdempotencyEntry:
+    """Give what a running entry becomes whose instance is gone, and that is not idempotent (IDEM-3)."""
+    check_move(entry.state, EntryState.UNKNOWN)
+    return replace(entry, state=EntryState.UNKNOWN, done_at=now_ms, executed=Executed.MAYBE, cause=cause)
+
+
 def still_running(entry: IdempotencyEntry, asking: Asking) -> Failure:
     """Say of a call whose time is over that what it waited for still runs.
 

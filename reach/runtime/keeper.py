@@ -21,7 +21,7 @@ from reach.bus.idempotency import Found, IdempotencyStore, Taken, Unavailable
 from reach.errors import CallTimeout, LinkDown, ReachError, Unreachable
 from reach.faults import Executed, Reason
 from reach.policy.backoff import delay_s
-from reach.policy.idempotency import Late, late_word
+from reach.policy.idempotency import Late, as_unknown, late_word
 from reach.runtime.answer import ROOM
 from reach.wire import codec
 from reach.wire.idempotency import EntryState, IdempotencyEntry
@@ -238,13 +238,7 @@ class Keeper:
         self, key: str, entry: IdempotencyEntry, *, revision: int, cause: str | None
     ) -> None:
         """Write that nobody knows what became of a call whose instance is gone. Raises `Taken`, `Unavailable`."""
-        ending = replace(
-            entry,
-            state=EntryState.UNKNOWN,
-            done_at=self.store.now_ms(),
-            executed=Executed.MAYBE,
-            cause=cause,
-        )
+        ending = as_unknown(entry, cause=cause, now_ms=self.store.now_ms())
         await self.store.update(key, ending, revision=revision)
 
     async def _end_later(self, run: Run, state: EntryState, reply: Reply) -> None:

@@ -5,14 +5,15 @@ the one run that an entry is about, so that its writer knows its own write again
 parameters are kept as a digest of their content, the answer as the `Reply` itself (a large one's data in a blob).
 The key is `reach.policy.dedupe`'s; an entry that was released is not there any more.
 
-=============  ====================  =====================================================
+=============  ====================  ============================================================
 an entry       is kept               why
-=============  ====================  =====================================================
-running        until it is written   nobody can tell by its age whether the call still runs
+=============  ====================  ============================================================
+running        until it is written   nobody can tell by its age whether the call still runs; an idempotent one that
+                                     is a day old, and whose owner is gone, is released: nobody has repeated it
 done           24 h                  IDEM-5
 done, implied  10 min                IDEM-4: by `done_at`, and by its own time in the bucket
 unknown        until it is resolved  a person decides (RETRY-2)
-=============  ====================  =====================================================
+=============  ====================  ============================================================
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from actors.unknowns.actor import Unknowns
+from actors.unknowns.sweep import SWEEP_S
 from reach.bus.connection import Connection
 from reach.bus.keys import Role
 from reach.runtime.child import ChildSpec
@@ -19,7 +21,7 @@ SOON_S = 15.0
 
 
 @asynccontextmanager
-async def listed(system: Any) -> AsyncIterator[None]:
+async def listed(system: Any, *, sweep_s: float = SWEEP_S) -> AsyncIterator[None]:
     """Host the actor for a while."""
 
     async def connect_as(role: Role) -> Connection:
@@ -27,7 +29,7 @@ async def listed(system: Any) -> AsyncIterator[None]:
 
     ready = asyncio.Event()
     async with system.connection(Role.PLATFORM) as platform:
-        host = Host(platform, [ChildSpec("unknowns", Unknowns)], connect=connect_as)
+        host = Host(platform, [ChildSpec("unknowns", partial(Unknowns, sweep_s=sweep_s))], connect=connect_as)
         running = asyncio.create_task(host.run(ready=ready.set, signals=False))
         try:
             async with asyncio.timeout(READY_S):
