@@ -14,7 +14,6 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from random import random
 from typing import Final, TypeVar
 
 from pydantic import BaseModel
@@ -48,6 +47,7 @@ from reach import ids
 from reach.bus.framing import Delivery
 from reach.bus.keys import Role
 from reach.bus.subscription import Subscription
+from reach.chance import random
 from reach.errors import LinkDown
 from reach.policy.inherit import Inheritance
 from reach.runtime.actor import Actor, Message, every, on

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from random import uniform
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +31,7 @@ from reach.bus.feed import Begin, Feed
 from reach.bus.idempotency import STREAM, Found, IdempotencyStore, Taken, Unavailable
 from reach.bus.jetstream import JetStream, Unacknowledged
 from reach.bus.owners import Owners
+from reach.chance import uniform
 from reach.errors import LinkDown, NameRefused, ReachError, SchemaInvalid
 from reach.faults import Reason
 from reach.policy.idempotency import Owner, as_unknown
@@ -106,7 +106,7 @@ class Sweep:
     async def work(self) -> None:
         """Look every now and then, for ever. The book has to have the whole list."""
         while True:
-            await asyncio.sleep(self._each_s * uniform(1 - SPREAD, 1 + SPREAD))  # noqa: S311 - spreading load
+            await asyncio.sleep(self._each_s * uniform(1 - SPREAD, 1 + SPREAD))
             if not self._connection.connected:
                 continue
             try:

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from contextlib import suppress
 from enum import StrEnum
-from random import random
 from typing import TYPE_CHECKING, Any
 
 from reach import ids
@@ -28,6 +27,7 @@ from reach.bus.keys import Role
 from reach.bus.renewal import renew
 from reach.bus.subscription import Subscription
 from reach.bus.why import short, why_not
+from reach.chance import random
 from reach.errors import CallTimeout, ConfigError, LinkDown
 from reach.wire import names, subjects
 
@@ -286,7 +286,7 @@ class Connection:
             pause = _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)]
             tries += 1
             # Half to one and a half: a restarted server is not met by everybody at once.
-            await asyncio.sleep(pause * (0.5 + random()))  # noqa: S311 - spreading load, not a secret
+            await asyncio.sleep(pause * (0.5 + random()))
 
     async def _wait_lost(self) -> bool:
         """Wait a while for the link to end; meanwhile renew it when its login was replaced or its server leaves."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from random import random
 from typing import TYPE_CHECKING, Final
 
+from reach.chance import random
 from reach.errors import LinkDown
 from reach.wire import codec, subjects
 from reach.wire.outcomes import LaneOutcomes, Outcomes
@@ -54,7 +54,7 @@ class Digests:
         if self._timer is None and not self._closed:
             self._subscription = self._connection.subscribe(self._reply, self._on_answer)
             # Clients that were started together do not all tell in the same moment.
-            self._timer = self._loop.call_later(EACH_S * (0.5 + random() / 2), self._tick)  # noqa: S311
+            self._timer = self._loop.call_later(EACH_S * (0.5 + random() / 2), self._tick)
 
     def also(self, action: Callable[[], None]) -> None:
         """Have something else done each second."""

@@ -12,13 +12,13 @@ import logging
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from random import random
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from reach.bus.counters import StoreDownError
 from reach.bus.jetstream import GuardRefused
+from reach.chance import random
 from reach.policy.rate import (
     LATE_MS,
     MOST_AHEAD_MS,
@@ -224,7 +224,7 @@ class Gate:
         except GuardRefused:
             self._ledger = None
             self._lost += 1
-            return random() * _LOST_S * min(self._lost, _MOST_LOST)  # noqa: S311 - spreading load, not a secret
+            return random() * _LOST_S * min(self._lost, _MOST_LOST)
         except StoreDownError:
             self._ledger = None
             return 0.0
@@ -297,7 +297,7 @@ class Gate:
             if not waiter.queues or (resets_s is not None and now + resets_s > waiter.deadline):
                 waiter.future.set_exception(CrowdedError(full, shared=shared))
         if resets_s is None:
-            return _LOOK_S * (0.5 + random())  # noqa: S311 - spreading load, not a secret
+            return _LOOK_S * (0.5 + random())
         return resets_s
 
     def _expire(self, waiter: _Waiter) -> None:

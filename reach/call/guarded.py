@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from random import random
 from time import monotonic
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from reach.call.client import default_recorder
 from reach.call.context import CallContext, Marks, current, enter
 from reach.call.native import failure_of, is_flagged
 from reach.call.options import NO_OPTIONS, CallOptions
+from reach.chance import random
 from reach.errors import NotExecuted, ReachError
 from reach.faults import Executed, Reason
 from reach.observe.records import Recorder
@@ -230,7 +230,7 @@ class Guard:
             left_s=call.deadline - monotonic(),
             streaming_started=False,
             budget_ok=True,
-            jitter=random(),  # noqa: S311 - spreading load, not a secret
+            jitter=random(),
             inner_retried=inner,
             max_attempts=call.max_attempts,
             flagged=is_flagged(outcome.failure),

@@ -7,12 +7,12 @@ that for every attempt it can be read why there was, or was not, another.
 
 from __future__ import annotations
 
-from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from reach.call.lanes import NOBODY
 from reach.call.native import is_flagged
+from reach.chance import random
 from reach.faults import Reason
 from reach.policy.retry import BACKOFF_BASE_S, Decision, GiveUp, Retry, Unknown, decide
 from reach.wire.reply import Failure, Reply
@@ -95,7 +95,7 @@ class Judge:
             left_s=call.deadline - now,
             streaming_started=call.data_frames > 0,
             budget_ok=again or failure.reason in _ENDED or lane.budget.may_retry(now),
-            jitter=random(),  # noqa: S311 - spreading load, not a secret
+            jitter=random(),
             inner_retried=call.inner_retried or (call.around.again and not again),
             max_attempts=_most(call, tried, nobody=nobody, again=again),
             flagged=is_flagged(failure),

@@ -10,11 +10,11 @@ were not used for a while are forgotten.
 from __future__ import annotations
 
 import logging
-from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from reach.call.account import ALL_COUNT, Account
+from reach.chance import random
 from reach.policy.blame import counts_against_lane
 from reach.policy.breaker import Breaker
 from reach.policy.breaker_state import State
@@ -245,13 +245,13 @@ class Lanes:
             if breaker is None:
                 continue
             unspent = permit is not None and not permit.spent
-            breaker.record(now, failed=failed, latency_ms=latency_ms, jitter=random(), permit=permit)  # noqa: S311
+            breaker.record(now, failed=failed, latency_ms=latency_ms, jitter=random(), permit=permit)
             if breaker.closed or failed is None or (unspent and permit is not None and permit.spent):
                 continue
             if now - latency_ms / 1000 >= breaker.open_until:
                 verdict = breaker.admit(now, expires_at=now + _NOW_S)
                 if isinstance(verdict, Permit):
-                    breaker.record(now, failed=failed, latency_ms=latency_ms, jitter=random(), permit=verdict)  # noqa: S311
+                    breaker.record(now, failed=failed, latency_ms=latency_ms, jitter=random(), permit=verdict)
         if lane.well is not was_well:
             self.moved(lane)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from random import random
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from reach.call.prepare import deadline_by, prepare
 from reach.call.rounds import GivingUp, join_round, leave_round
 from reach.call.telling import Teller
 from reach.call.thrift import Thrift
+from reach.chance import random
 from reach.errors import LinkDown
 from reach.faults import Executed, Reason
 from reach.policy.deadline import attempt_share_s, card_timeout_s
@@ -332,7 +332,7 @@ class Outbound:
                 self.directory.cards(capability),
                 lanes=lanes,
                 now=now,
-                pick=random(),  # noqa: S311 - spreading load, not a secret
+                pick=random(),
             )
         )
         if isinstance(route, Failure):

@@ -6,10 +6,10 @@ registered goes by the entries of the more general ones, and follows those (`rea
 
 from __future__ import annotations
 
-from random import random
 from typing import TYPE_CHECKING, Final
 
 from reach.call.plan import Plan, plan
+from reach.chance import random
 from reach.registry.inheritance import Heirs, derived
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Plans:
             entry,
             self._lanes,
             at_ms=now_ms,
-            start=random(),  # noqa: S311 - spreading load, not a secret
+            start=random(),
             previous=self._plans.get(capability),
         )
         self._plans[capability] = found

@@ -12,7 +12,6 @@ Without an entry `reach.call.choose` decides from cards.
 
 from __future__ import annotations
 
-from random import random
 from typing import TYPE_CHECKING
 
 from reach.call.choose import PATIENCE_S, Excluded, Refusal, Route, fitting, may_probe, nobody, usable_of
@@ -20,6 +19,7 @@ from reach.call.permits import AskFirst
 from reach.call.plan import Asker, Crowd, Part, Plan, crowd
 from reach.call.plans import Plans
 from reach.call.ready import WAITING, Ready, asks, due_at, key_of, kind_of, make, sight
+from reach.chance import random
 from reach.faults import Reason
 from reach.policy.alias import EvenPicks
 from reach.policy.permits import Permit, Refused
@@ -55,7 +55,7 @@ class Steering:
         self._clock = clock
         self._clock_ms = clock_ms
         self._region = region
-        self._picks = EvenPicks(random())  # noqa: S311 - spreading load, not a secret
+        self._picks = EvenPicks(random())
         self.plans = Plans(routes, directory, lanes, clock=clock, clock_ms=clock_ms, suspicion=suspicion)
         self.special = self.plans.special
         """The capabilities whose calls have to come here."""
@@ -254,7 +254,7 @@ class Steering:
 
     def _among(self, call: Call, among: Crowd, by: str | None, avoid: Collection[str]) -> Route | None:
         """Draw one of a crowd; one of those to be avoided where no other is left, who failed this very call last."""
-        at = random()  # noqa: S311 - spreading load, not a secret
+        at = random()
         key = None if by is None else key_of(call, by)
         choose = among.picker.choose
         name = choose(at, key=key, avoid=avoid)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from random import random
 from typing import TYPE_CHECKING, Any, Final
 
+from reach.chance import random
 from reach.errors import LinkDown, ReachError
 from reach.faults import Executed, Reason
 from reach.policy.backoff import delay_s
@@ -41,7 +41,7 @@ async def as_task(
         except (ReachError, LinkDown) as error:
             failure = Failure.of_error(error) if isinstance(error, ReachError) else None
             may_repeat = failure is None or failure.retryable or failure.executed is not Executed.YES
-            jitter = random()  # noqa: S311 - spreading load, not a secret
+            jitter = random()
             wait_s = delay_s(attempt, base_s=_WAIT_BASE_S, jitter=jitter, cap_s=_WAIT_CAP_S)
             if not may_repeat or _is_final(failure) or time.monotonic() + wait_s > give_up_at:
                 return Reply(ok=False, error=failure or Failure.of(Reason.DISCONNECTED)), None

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from random import random
 from typing import IO, TYPE_CHECKING, Any
 
 from reach import ids
+from reach.chance import random
 from reach.cli import output
 from reach.cli.batch import as_task
 from reach.cli.exits import usage
@@ -271,7 +271,7 @@ def _wait_s(reply: Reply, attempt: int) -> float | None:
     error = reply.error
     if reply.ok or error is None or error.executed is not Executed.NO or not error.retryable:
         return None
-    jitter = random()  # noqa: S311 - spreading load, not a secret
+    jitter = random()
     backoff_s = delay_s(attempt, base_s=_WAIT_BASE_S, jitter=jitter, cap_s=_WAIT_CAP_S)
     return max(backoff_s, (error.retry_after_ms or 0) / 1000)
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from random import random
 from typing import Final
 
 from rich.text import Text
 
 from reach.bus.addresses import redact
 from reach.bus.embedded import EmbeddedServer
+from reach.chance import random
 from reach.cli import leash, output
 from reach.cli.exits import Exit, Refusal
 from reach.cli.keeper import Job, Keeper, environment
@@ -162,7 +162,7 @@ class Household:
             await asyncio.sleep(_LOOK_S)
             if self._server.is_running:
                 continue
-            decision = book.failed("NATS", now=time.monotonic(), jitter=random())  # noqa: S311 - spreading load
+            decision = book.failed("NATS", now=time.monotonic(), jitter=random())
             if isinstance(decision, GiveUp):
                 message = f"NATS ended again and again: {decision.reason}."
                 raise Refusal(Exit.SETUP, message, fix=f"Its log is {self._wish.home / 'nats.log'}.")

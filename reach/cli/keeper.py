@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import random
 from typing import Final
 
+from reach.chance import random
 from reach.cli.exits import Exit, Refusal
 from reach.policy.restart import GiveUp, RestartBook
 
@@ -88,7 +88,7 @@ class Keeper:
         said = "\n".join(self._tail)
         if code in self.job.hopeless:
             raise Refusal(Exit.SETUP, f"{ended}.", fix=said)
-        decision = self._book.failed(self.job.name, now=time.monotonic(), jitter=random())  # noqa: S311 - spreading load
+        decision = self._book.failed(self.job.name, now=time.monotonic(), jitter=random())
         if isinstance(decision, GiveUp):
             raise Refusal(Exit.SETUP, f"{ended}, and is not started again: {decision.reason}.", fix=said)
         self.restarts += 1

@@ -15,11 +15,11 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from random import random
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
+from reach.chance import random
 from reach.errors import LinkDown, ReachError
 from reach.wire.card import CapabilityCard, Card, Rate
 
@@ -201,7 +201,7 @@ class CardDirectory:
         if self._timer is not None:
             self._timer.cancel()
         self._used = True
-        self._timer = self._loop.call_later(wait_s + APART_S / 8 * random(), self._refresh)  # noqa: S311 - spread
+        self._timer = self._loop.call_later(wait_s + APART_S / 8 * random(), self._refresh)
 
     async def close(self) -> None:
         """Ask no more; whoever waits for a card goes without."""

@@ -12,13 +12,13 @@ import asyncio
 import contextlib
 import difflib
 import logging
-from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from reach.bus.connection import LinkState
 from reach.bus.feed import Begin, Feed
 from reach.bus.jetstream import JetStream
+from reach.chance import random
 from reach.errors import LinkDown, ReachError
 from reach.policy.inherit import Inheritance, Mode
 from reach.wire import codec
@@ -173,7 +173,7 @@ class Routes:
                 tries = 0
             pause_s = AGAIN_S[min(tries, len(AGAIN_S) - 1)]
             tries += 1
-            await asyncio.sleep(pause_s * (0.5 + random()))  # noqa: S311 - spreading load, not a secret
+            await asyncio.sleep(pause_s * (0.5 + random()))
 
     async def _read(self) -> None:
         """Read all of it, then what changes, for ever. Raises `ReachError`, `LinkDown`."""

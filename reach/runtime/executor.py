@@ -14,9 +14,9 @@ import itertools
 import threading
 from collections.abc import AsyncGenerator, Callable
 from queue import SimpleQueue
-from random import random
 from typing import Any, Final, Protocol
 
+from reach.chance import random
 from reach.errors import ConfigError, NotExecuted, UpstreamFailure
 from reach.faults import Reason
 from reach.policy.restart import Restart, RestartBook
@@ -285,7 +285,7 @@ class ProcessExecutor:
     def _crashed(self, how: str) -> None:
         """Count a worker that died with a call."""
         now = asyncio.get_running_loop().time()
-        follows = self._crashes.failed(_WORKER, now=now, jitter=random())  # noqa: S311 - spreading, not a secret
+        follows = self._crashes.failed(_WORKER, now=now, jitter=random())
         if isinstance(follows, Restart):
             self._begin_at = now + follows.delay_s
         elif self.on_crash_loop is not None and not self._given_up:

@@ -12,12 +12,12 @@ import asyncio
 import logging
 from contextlib import suppress
 from enum import Enum
-from random import random
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from reach.bus.idempotency import Found, IdempotencyStore, Taken, Unavailable
+from reach.chance import random
 from reach.errors import CallTimeout, LinkDown, ReachError, Unreachable
 from reach.faults import Executed, Reason
 from reach.policy.backoff import delay_s
@@ -289,7 +289,7 @@ class Keeper:
 
     async def _pause(self, tries: int) -> None:
         """Wait before the next try."""
-        jitter = random()  # noqa: S311 - spreading load, not a secret
+        jitter = random()
         await asyncio.sleep(delay_s(tries + 1, base_s=RETRY_BASE_S, jitter=jitter, cap_s=RETRY_CAP_S))
 
 

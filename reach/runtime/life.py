@@ -14,7 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from random import random
 from typing import Any, Final
 
 import anyio
@@ -22,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from reach.bus.framing import Delivery
 from reach.bus.subscription import Subscription
+from reach.chance import random
 from reach.errors import CallTimeout, LinkDown, SchemaInvalid
 from reach.faults import Reason
 from reach.runtime.child import Escalated, Place, describe
@@ -189,7 +189,7 @@ class ActorLife:
         while not self.mailbox.closed:
             if due and not timer.waiting:
                 timer.waiting = self.mailbox.put(timer, reserved=True) is Put.TAKEN
-            spread = every.jitter * (2 * random() - 1)  # noqa: S311 - spreading load, not a secret
+            spread = every.jitter * (2 * random() - 1)
             await self.place.clock.sleep(every.seconds * (1 + spread))
             due = True
 

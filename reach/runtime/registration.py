@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from random import random
 from typing import TYPE_CHECKING, Any, Final
 
+from reach.chance import random
 from reach.errors import CallTimeout, LinkDown, ReachError, SchemaInvalid
 from reach.policy.lease import interval_s
 from reach.runtime import alone
@@ -256,7 +256,7 @@ class Registration:
         pause_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
         self._failures += 1
         self.supervised = False
-        self._retry_at = self._loop.time() + pause_s * (0.5 + random())  # noqa: S311 - spreading load, no secret
+        self._retry_at = self._loop.time() + pause_s * (0.5 + random())
         if self._joined:
             return  # What was held is held on: nobody says otherwise.
         await self._hold(await alone.tickets(self._connection, self._cards, self._card), ())
@@ -374,7 +374,7 @@ class Registration:
             self._unheard = 0
         except LinkDown:
             self._unheard += 1
-        jitter = random()  # noqa: S311 - spreading load, not a secret
+        jitter = random()
         self._told_at = self._loop.time()
         self._beat_at = self._told_at + interval_s(self._lease_ttl_s, failures=self._unheard, jitter=jitter)
 

@@ -13,12 +13,12 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from random import random
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
+from reach.chance import random
 from reach.policy.restart import Backoff, GiveUp, Intensity, RestartBook, Strategy
 from reach.runtime.child import Cell, ChildSpec, ChildState, Escalated, Handle, Life, Place, describe
 
@@ -177,7 +177,7 @@ class Supervisor:
     async def _failed(self, cell: Cell, error: Exception) -> None:
         now, path = self._at.clock.monotonic(), self._path(cell)
         # Spread over instances, not a secret.
-        decision = self._book.failed(cell.spec.name, now=now, jitter=random())  # noqa: S311
+        decision = self._book.failed(cell.spec.name, now=now, jitter=random())
         if isinstance(decision, GiveUp):
             _log.error("%s failed: %s. %s", path, describe(error), decision.reason)
             raise Escalated(decision.reason, path=path) from error

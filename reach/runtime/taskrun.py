@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import StrEnum
-from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from reach import ids
 from reach.call import ambient
 from reach.call.context import CallContext, Marks, enter
+from reach.chance import random
 from reach.errors import LinkDown, NotExecuted, NotOnTheWire, ReachError
 from reach.faults import Executed, Reason
 from reach.policy.tasklife import NOTHING_YET, End, after_failure
@@ -305,7 +305,7 @@ class TaskRun:
             failure,
             self.offered.rules,
             attempt=self.attempt,
-            jitter=random(),  # noqa: S311 - spreading load, not a secret
+            jitter=random(),
             now_ms=now_ms,
             expires_at=self.envelope.expires_at,
         )

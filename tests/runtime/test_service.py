@@ -162,11 +162,11 @@ async def test_a_card_too_large_for_a_message_goes_without_schemas(system: Any) 
 
 
 async def test_a_card_that_fits_no_message_is_refused_at_start(system: Any) -> None:
-    """Two thousand capabilities with long descriptions are several agents."""
-    many = tuple(CapabilityCard(tag=f"c{n}", description="long " * 200) for n in range(2_000))
+    """A thousand capabilities with long descriptions are several agents."""
+    many = tuple(CapabilityCard(tag=f"c{n}", description="long " * 400) for n in range(1_000))
     card = Card(agent_id="reader", instance="reader-aaaaaaaa", generation=1, capabilities=many)
     async with system.connection(Role.AGENT) as connection:
-        with pytest.raises(ConfigError, match="split its 2000 capabilities among several agents"):
+        with pytest.raises(ConfigError, match="split its 1000 capabilities among several agents"):
             Service(connection, card, stats=list)
 
 
