@@ -1,13 +1,23 @@
 """Agents and callers for tests of what goes wrong."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chaos.stress_rig import Rig
+from tests.conftest import System
 from tests.runtime.fleet import Fleet
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One server for the tests in this folder: their platforms leave a table, which other tests do not expect."""
+    running = System(tmp_path_factory.mktemp("chaos"))
+    running.provision()
+    yield running
+    running.server.stop()
 
 
 @pytest.fixture
