@@ -106,6 +106,7 @@ def query_now(account_id: str, date_from: date) -> list[Order]:
 @pytest.fixture
 def at_home(system: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the background bus find the test's server, and end it afterwards."""
+    background.close()  # Others may have used it, with a server that is gone by now.
     monkeypatch.setenv("REACH_HOME", str(system.home))
     monkeypatch.setenv("REACH_RECORDS", "off")
     monkeypatch.delenv("REACH_URL", raising=False)

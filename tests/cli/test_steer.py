@@ -375,7 +375,8 @@ class TestDrain:
             assert (Exit.FAILED, True) == (done.returncode, f"Still there: {name}." in done.stderr)
         finally:
             os.kill(agent.pid, signal.SIGCONT)
-            assert 0 == end(agent)
+        # Awake, it may have done what it was told by the time that it is asked once more, and mind no signal any more.
+        assert end(agent) in {0, -signal.SIGTERM}
 
     @pytest.mark.parametrize(
         ("words", "told"),
