@@ -33,22 +33,27 @@ def on_terminal(
         )
     os.close(theirs)
     seen = b""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if not select.select([ours], [], [], 0.2)[0]:
-            continue
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # The terminal's other end is closed: the process has ended.
-            break
-        if not piece:
-            break
-        seen += piece
-        if until is not None and until(seen.decode("utf-8", "replace")):
-            process.send_signal(signal.SIGINT)
-            until = None
-    os.close(ours)
-    process.wait(20)
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([ours], [], [], 0.2)[0]:
+                continue
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # The terminal's other end is closed: the process has ended.
+                break
+            if not piece:
+                break
+            seen += piece
+            if until is not None and until(seen.decode("utf-8", "replace")):
+                process.send_signal(signal.SIGINT)
+                until = None
+        assert time.monotonic() < deadline, f"it does not end; seen so far: {seen!r}"
+        process.wait(20)
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
     return seen.decode("utf-8", "replace")
 
 
