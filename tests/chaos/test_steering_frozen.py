@@ -101,6 +101,7 @@ async def frozen_under_load(
     return load, peers, began, first
 
 
+@pytest.mark.chaos_long  # The acceptance runs show the same, and more, in every run.
 async def test_callers_go_around_a_stopped_instance(rig: SupervisorRig, own_rig: Rig) -> None:
     """LIFE-4: SIGSTOP at 300 calls/s: steered around ≤ 1.5 s after the first suspicion, ≤ 2.5 s after the stop."""
     load, peers, began, first = await frozen_under_load(rig, own_rig, "stress.read", Peer.freeze)
@@ -132,6 +133,7 @@ async def test_writes_are_done_once_while_an_instance_is_stopped(rig: Supervisor
     assert [] == [key for key, count in own_rig.effects.begun("write").items() if count > 1]
 
 
+@pytest.mark.chaos_long  # The acceptance runs show the same, and more, in every run.
 async def test_callers_go_around_a_blocked_loop(rig: SupervisorRig, own_rig: Rig) -> None:
     """LIFE-4: an instance that computes for 4 s in its loop is steered around like one that is stopped."""
     caller = await rig.connection(Role.CALLER)
