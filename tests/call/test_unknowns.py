@@ -141,7 +141,7 @@ async def test_a_stream_that_never_began_is_entered(fleet: Fleet) -> None:
         ({}, None),
     ],
 )
-def test_the_key_is_the_one_that_the_agent_finds(options: dict[str, Any], key: str | None) -> None:
+async def test_the_key_is_the_one_that_the_agent_finds(options: dict[str, Any], key: str | None) -> None:
     """The entry names the key in the idempotency store, given or implied, and none where there is none."""
     card = reach.wire.card.CapabilityCard(tag="keys.write")
     call = _call({"n": 1}, card=card, tenant="acme", session_id="s-1", **options)
