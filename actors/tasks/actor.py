@@ -32,7 +32,7 @@ from reach.bus.guard import Guard
 from reach.bus.taskstream import EVENTS, Entry, TaskStream, entry_of
 from reach.errors import LinkDown, SchemaInvalid
 from reach.registry.cards import CardDirectory
-from reach.runtime.child import Place
+from reach.runtime.hosted import Hosted
 from reach.runtime.message import Message, failure_of, read, unread
 from reach.wire import codec, subjects
 from reach.wire.alert import Alert
@@ -52,29 +52,11 @@ MOST_ORDERS: Final = 1000
 """Orders that may be worked on at once; what comes beside them is not answered, and asked again."""
 
 
-class Tasks:
+class Tasks(Hosted):
     """The child that the platform hosts. `gone_s` is another than `GONE_S` in tests only."""
 
     def __init__(self, *, gone_s: float = GONE_S) -> None:
-        self._gone_s = gone_s
-        self._stop = asyncio.Event()
-
-    def stop(self) -> None:
-        """Ask for an end in good order."""
-        self._stop.set()
-
-    async def run(self, place: Place) -> None:
-        """Work until asked to stop. Raises what cannot be gone on after: the platform starts a fresh one."""
-        service = _Service(place.connection, gone_s=self._gone_s)
-        try:
-            async with anyio.create_task_group() as tasks:
-                await service.start(tasks)
-                place.started()
-                await self._stop.wait()
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await service.close()
+        super().__init__(lambda connection: _Service(connection, gone_s=gone_s))
 
 
 class _Service:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-
 from actors.unknowns.book import Book, as_it_may_be
 from actors.unknowns.desk import STREAM, Desk, Trouble
 from actors.unknowns.keys import Keys
@@ -25,6 +23,7 @@ from reach.bus.streams import UNKNOWN_KEPT_S
 from reach.bus.taskstream import EVENTS, entry_of
 from reach.errors import LinkDown, NameRefused, ReachError, SchemaInvalid
 from reach.faults import Executed, Reason
+from reach.runtime.hosted import Hosted
 from reach.runtime.message import Message, failure_of, read, unread
 from reach.wire import codec, subjects
 from reach.wire.registration import read_message
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from reach.bus.connection import Connection
     from reach.bus.feed import Arrived
     from reach.bus.framing import Delivery
-    from reach.runtime.child import Place
     from reach.wire.task import TaskEvent
 
 _log = logging.getLogger("reach.unknowns")
@@ -54,29 +52,11 @@ _AGAIN_S: Final = (0.1, 0.5, 1.0)
 _ENDS: Final = ["task.event.failed.>", "task.event.dead.>"]
 
 
-class Unknowns:
+class Unknowns(Hosted):
     """The child that the platform hosts. `sweep_s` is how often the idempotency store is looked through."""
 
     def __init__(self, *, sweep_s: float = SWEEP_S) -> None:
-        self._sweep_s = sweep_s
-        self._stop = asyncio.Event()
-
-    def stop(self) -> None:
-        """Ask for an end in good order."""
-        self._stop.set()
-
-    async def run(self, place: Place) -> None:
-        """Work until asked to stop. Raises what cannot be gone on after: the platform starts a fresh one."""
-        service = _Service(place.connection, sweep_s=self._sweep_s)
-        try:
-            async with anyio.create_task_group() as tasks:
-                await service.start(tasks)
-                place.started()
-                await self._stop.wait()
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await service.close()
+        super().__init__(lambda connection: _Service(connection, sweep_s=sweep_s))
 
 
 class _Service:
