@@ -13,7 +13,7 @@ from reach.errors import ReachError, SchemaInvalid, Unreachable
 from reach.wire import codec, subjects
 from reach.wire.life import Heartbeat
 from reach.wire.registration import RouteVerb
-from tests.chaos.supervisor_rig import SupervisorRig, agent, card
+from tests.chaos.supervisor_rig import SupervisorRig, agent, card, opened
 
 Until = Callable[..., Any]
 
@@ -21,12 +21,8 @@ Until = Callable[..., Any]
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def eventually(condition: Callable[[], Any], *, within_s: float = 10.0) -> Any:

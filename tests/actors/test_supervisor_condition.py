@@ -11,18 +11,14 @@ import reach
 from reach.bus.keys import Role
 from reach.runtime.fitness import RSS_LIMIT
 from reach.runtime.instance import Instance
-from tests.chaos.supervisor_rig import SupervisorRig, agent
+from tests.chaos.supervisor_rig import SupervisorRig, agent, opened
 
 
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def eventually(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:

@@ -13,7 +13,7 @@ from reach.bus.keys import Role
 from reach.faults import Executed
 from reach.policy.restart import Intensity
 from reach.wire import codec
-from tests.chaos.supervisor_rig import SupervisorRig
+from tests.chaos.supervisor_rig import SupervisorRig, opened
 from tests.runtime import crashing
 
 SERVED = "crash.do"
@@ -22,12 +22,8 @@ SERVED = "crash.do"
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 def crasher(agent_id: str) -> reach.Agent:

@@ -14,7 +14,7 @@ from reach.wire import codec, subjects
 from reach.wire.bounds import MOST_CAPABILITIES
 from reach.wire.card import CapabilityCard
 from reach.wire.registration import RouteAnswer, RouteVerb, read_answer
-from tests.chaos.supervisor_rig import ANSWER_S, SupervisorRig, agent, card
+from tests.chaos.supervisor_rig import ANSWER_S, SupervisorRig, agent, card, opened
 
 NAN, ENDLESS = float("nan"), float("inf")
 NUMBERS = (NAN, ENDLESS, -1, 0, 1e308, 5e-324, 2**63 - 1, 2**63, 2**64 - 1)
@@ -36,12 +36,8 @@ BYTES = (
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def term(rig: SupervisorRig) -> int:

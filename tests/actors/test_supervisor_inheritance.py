@@ -1,6 +1,5 @@
 """More general providers in the table of a leader, and on a real server, for our callers and plain ones (ROUTE-4)."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from reach.wire.life import Gone
 from reach.wire.outcomes import LaneOutcomes, Outcomes
 from reach.wire.registration import Explain, PermitAsk, Register
 from reach.wire.route import Lane
-from tests.chaos.supervisor_rig import SupervisorRig
+from tests.chaos.supervisor_rig import SupervisorRig, opened
 
 EXACT, GENERAL = "invoice.extract", "invoice"
 
@@ -177,12 +176,8 @@ def test_turned_off_nobody_stands_in(mode: Mode) -> None:
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 def serving(agent_id: str, tag: str) -> reach.Agent:

@@ -11,18 +11,14 @@ import reach
 from reach.bus.keys import Role
 from reach.wire.registration import RouteVerb
 from reach.wire.route import Strategy
-from tests.chaos.supervisor_rig import SupervisorRig
+from tests.chaos.supervisor_rig import SupervisorRig, opened
 
 
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 def reader(agent_id: str, *, region: str = "", cost: float | None = None) -> reach.Agent:

@@ -265,3 +265,17 @@ def card(number: int, *, agent_id: str = "many", capability: str = "job.do", **f
         capabilities=(CapabilityCard(tag=capability, priority=fields.pop("priority", 10)),),
         **fields,
     )
+
+
+@asynccontextmanager
+async def opened(system: Any, folder: Path, *, led: bool = False) -> AsyncIterator[SupervisorRig]:
+    """Provision a server of the test's own and hold a rig on it; `led`, with a platform that leads already."""
+    await asyncio.to_thread(system.provision)
+    rig = SupervisorRig(system, folder)
+    try:
+        if led:
+            await rig.platform()
+            await rig.led()
+        yield rig
+    finally:
+        await rig.close()

@@ -15,7 +15,7 @@ from reach.wire.registration import RouteVerb
 from tests.chaos.acceptance_rig import Call, Seen, callers, ended, ends, percentile, served, until_s
 from tests.chaos.steering_rig import CAPABILITY
 from tests.chaos.stress_rig import Peer
-from tests.chaos.supervisor_rig import SupervisorRig, tell
+from tests.chaos.supervisor_rig import SupervisorRig, opened, tell
 
 CALLERS = 3
 LANES = 2
@@ -30,14 +30,8 @@ CONCURRENT = (17, 17, 16)
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A platform of its own on a server of its own."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
-        await rig.platform()
-        await rig.led()
+    async with opened(own_system, tmp_path, led=True) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def state_in_table(rig: SupervisorRig, provider: str) -> tuple[str, int]:

@@ -29,7 +29,7 @@ from tests.chaos.acceptance_rig import (
     until_s,
 )
 from tests.chaos.stress_rig import Peer, Rig
-from tests.chaos.supervisor_rig import SupervisorRig, card, tell
+from tests.chaos.supervisor_rig import SupervisorRig, card, opened, tell
 
 pytestmark = pytest.mark.alone
 
@@ -46,14 +46,8 @@ Hang = Callable[[Connection, Peer, float], None]
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A platform of its own on a server of its own."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
-        await rig.platform()
-        await rig.led()
+    async with opened(own_system, tmp_path, led=True) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 def stop(_: Connection, peer: Peer, __: float) -> None:

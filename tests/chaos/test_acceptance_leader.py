@@ -36,7 +36,7 @@ from tests.chaos.acceptance_rig import (
 )
 from tests.chaos.steering_rig import CAPABILITY
 from tests.chaos.stress_rig import Peer
-from tests.chaos.supervisor_rig import Platform, SupervisorRig, card, tell
+from tests.chaos.supervisor_rig import Platform, SupervisorRig, card, opened, tell
 
 pytestmark = pytest.mark.alone
 
@@ -55,12 +55,8 @@ IDLE = 100
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def leader(rig: SupervisorRig) -> LeaderEntry | None:

@@ -14,7 +14,7 @@ from reach.wire.registration import RouteVerb
 from tests.chaos.acceptance_rig import Call, callers, ends, plain_caller, served, shares_of, taken
 from tests.chaos.steering_rig import CAPABILITY
 from tests.chaos.stress_rig import Peer
-from tests.chaos.supervisor_rig import SupervisorRig, tell
+from tests.chaos.supervisor_rig import SupervisorRig, opened, tell
 
 CALLS = 10_000
 WORKERS = 25
@@ -24,14 +24,8 @@ KEYS = 1500
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A platform of its own on a server of its own."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
-        await rig.platform()
-        await rig.led()
+    async with opened(own_system, tmp_path, led=True) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def ten_thousand(rig: SupervisorRig) -> tuple[list[Call], list[Call]]:

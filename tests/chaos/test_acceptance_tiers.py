@@ -25,7 +25,7 @@ from tests.chaos.acceptance_rig import (
 )
 from tests.chaos.steering_rig import CAPABILITY
 from tests.chaos.stress_rig import Peer
-from tests.chaos.supervisor_rig import SupervisorRig, tell
+from tests.chaos.supervisor_rig import SupervisorRig, opened, tell
 
 SAMPLES_S = 1000.0
 SLOWLY_S = 200.0
@@ -37,14 +37,8 @@ OURS_S = 100.0
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A platform of its own on a server of its own."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
-        await rig.platform()
-        await rig.led()
+    async with opened(own_system, tmp_path, led=True) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 class Tiers:

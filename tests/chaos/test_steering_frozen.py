@@ -13,7 +13,7 @@ from reach.bus.keys import Role
 from reach.call.client import Bus
 from reach.wire import codec, subjects
 from tests.chaos.stress_rig import Peer, Rig
-from tests.chaos.supervisor_rig import SupervisorRig, tell
+from tests.chaos.supervisor_rig import SupervisorRig, opened, tell
 
 PER_S = 300.0
 FROZEN_S = 4.0
@@ -25,14 +25,8 @@ pytestmark = pytest.mark.alone
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A platform of its own on a server of its own."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
-        await rig.platform()
-        await rig.led()
+    async with opened(own_system, tmp_path, led=True) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 class Load:

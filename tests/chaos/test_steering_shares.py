@@ -15,7 +15,7 @@ from reach.wire.registration import RouteVerb
 from reach.wire.reply import Reply
 from reach.wire.route import RouteEntry
 from tests.chaos.steering_rig import CAPABILITY, connected, counted, spread, told
-from tests.chaos.supervisor_rig import SupervisorRig, agent, tell
+from tests.chaos.supervisor_rig import SupervisorRig, agent, opened, tell
 
 CALLS = 10_000
 
@@ -23,12 +23,8 @@ CALLS = 10_000
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 def _has_percent(percent: float, entry: RouteEntry) -> bool:

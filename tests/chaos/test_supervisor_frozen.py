@@ -14,7 +14,7 @@ from reach.errors import ReachError
 from reach.wire import codec, subjects
 from reach.wire.life import Suspicion
 from tests.chaos.stress_rig import Peer, Rig
-from tests.chaos.supervisor_rig import SupervisorRig, card, tell
+from tests.chaos.supervisor_rig import SupervisorRig, card, opened, tell
 
 CAPABILITY = "stress.read"
 
@@ -22,14 +22,8 @@ CAPABILITY = "stress.read"
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A platform of its own on a server of its own."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
-        await rig.platform()
-        await rig.led()
+    async with opened(own_system, tmp_path, led=True) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def state_of(rig: SupervisorRig, peer: Peer) -> str:

@@ -17,18 +17,14 @@ from reach.wire import codec, subjects
 from reach.wire.outcomes import InstanceOutcomes, LaneOutcomes, LatencySketch, Outcomes
 from reach.wire.registration import PermitAnswer, PermitAsk, PermitOutcome, RouteVerb, read_answer
 from reach.wire.route import Lane
-from tests.chaos.supervisor_rig import SupervisorRig, agent, tell
+from tests.chaos.supervisor_rig import SupervisorRig, agent, opened, tell
 
 
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 class Teller:

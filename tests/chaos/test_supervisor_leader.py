@@ -12,7 +12,7 @@ import reach
 from reach.bus.keys import Role
 from reach.wire import codec
 from reach.wire.registration import LEADER_KEY, ROUTES, LeaderEntry, RouteVerb, read_message
-from tests.chaos.supervisor_rig import SupervisorRig, agent, card, tell
+from tests.chaos.supervisor_rig import SupervisorRig, agent, card, opened, tell
 
 LEADER = f"$KV.{ROUTES}.{LEADER_KEY}"
 
@@ -20,12 +20,8 @@ LEADER = f"$KV.{ROUTES}.{LEADER_KEY}"
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def leader(rig: SupervisorRig) -> LeaderEntry | None:

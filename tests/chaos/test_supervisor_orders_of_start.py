@@ -17,7 +17,7 @@ from reach.bus.keys import Role
 from reach.runtime.instance import Instance
 from reach.wire import codec
 from reach.wire.registration import RouteVerb
-from tests.chaos.supervisor_rig import Platform, SupervisorRig, agent, tell
+from tests.chaos.supervisor_rig import Platform, SupervisorRig, agent, opened, tell
 
 SETTLE_S = 20.0
 """Registration is tried again within 7.5 s where nobody led, a killed leader's key ends within 3: what is not right
@@ -27,12 +27,8 @@ after twice that never will be."""
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 class Walk:

@@ -16,7 +16,7 @@ from reach.wire import codec, subjects
 from reach.wire.card import Card
 from reach.wire.life import Heartbeat
 from reach.wire.registration import ROUTES, Register, RouteVerb, route_key
-from tests.chaos.supervisor_rig import Platform, SupervisorRig, card, tell
+from tests.chaos.supervisor_rig import Platform, SupervisorRig, card, opened, tell
 
 AGENTS = 20
 """Half of them serve the same capability."""
@@ -28,12 +28,8 @@ WINDOW = 300
 @pytest.fixture
 async def rig(own_system: Any, tmp_path: Path) -> AsyncIterator[SupervisorRig]:
     """A server with its buckets, and nobody on it yet."""
-    await asyncio.to_thread(own_system.provision)
-    rig = SupervisorRig(own_system, tmp_path)
-    try:
+    async with opened(own_system, tmp_path) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 def member(number: int) -> Card:
